@@ -1,0 +1,37 @@
+# Everything a user or a contributor needs; `make help` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make .venv with everything in it
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "aep-kimi needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(STAMP)
+
+run: setup ## run the service on http://127.0.0.1:8398 (no Redis needed)
+	@exec $(BIN)/aep-kimi serve
+
+test: setup ## the fast suite (embedded server on a free socket; nothing else needed)
+	$(BIN)/python -m pytest -m 'not vendor and not slow and not chaos'
+
+check: setup ## ruff, strict types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_imports.py
+
+bench: setup ## measure it against floors of the same run; prints a table, writes JSON
+	$(BIN)/python -m tests.bench
+
+clean: ## remove what setup and the tests made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,49 @@
+"""What mapping hands to the reducer: drafts of events, and the few facts that decide their fate.
+
+Mapping is pure: no clock, no ids. A `Moment` is one thing that was observed on one channel. Its
+`drafts` are what the conformance fixture pins for it, already at the capture level of the posture;
+its `fallback` is what it degrades to when the reducer cannot vouch for the drafts (DESIGN §4 rule 2);
+its `facts` are what the reducer needs and never more: no prompt, no argument, no output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from handlers.aep.levels import Capture, JSONObject, JSONValue, Severity
+
+Channel = Literal["hook", "web", "acp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event without identity: what is said, at which capture level, how urgently.
+
+    `data` holds nothing above `capture`. `severity` follows DESIGN §4 rule 12.
+    """
+
+    type: str
+    data: JSONObject = field(default_factory=dict)
+    subject: str | None = None
+    capture: Capture = Capture.METADATA
+    severity: Severity = Severity.INFO
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One observed thing, mapped.
+
+    `name` is the vendor's own word for it (`PreToolUse`, `turn.started`, `request:session/prompt`).
+    `session` is the vendor's id verbatim, or `unknown`. `facts` values are scalars or small lists.
+    `time_ms` is the frame's own timestamp in Unix milliseconds where the channel has one.
+    """
+
+    channel: Channel
+    name: str
+    session: str
+    drafts: tuple[Draft, ...]
+    fallback: Draft
+    facts: Mapping[str, JSONValue] = field(default_factory=dict)
+    time_ms: int | None = None
