@@ -1,13 +1,21 @@
-"""Every exception that handlers raise on purpose."""
+"""Every typed exception of the handlers."""
 
 from __future__ import annotations
 
 
-class AepKimiError(Exception):
-    """Base of the errors below."""
+class HandlerError(Exception):
+    """Base of the errors the handlers raise on purpose."""
 
 
-class SettingsError(AepKimiError, ValueError):
+class InvalidJSON(HandlerError, ValueError):
+    """A text that JavaScript's `JSON.parse` refuses, or a value nested too deeply to carry."""
+
+
+class InvalidFilter(HandlerError, ValueError):
+    """A subscription filter outside the `attr-match` dialect (AEP-0003 §6.2: fail closed)."""
+
+
+class SettingsError(HandlerError, ValueError):
     """An environment variable that cannot be understood; the message begins with its name."""
 
     def __init__(self, variable: str, problem: str) -> None:
@@ -16,7 +24,7 @@ class SettingsError(AepKimiError, ValueError):
         self.problem = problem
 
 
-class Refused(AepKimiError):
+class Refused(HandlerError):
     """A request that is answered with an error status.
 
     `status` is the HTTP status, `code` a short word for programs, `detail` one sentence for people.
@@ -29,18 +37,9 @@ class Refused(AepKimiError):
         self.detail = detail
 
 
-class Unstored(AepKimiError):
-    """A commit that was not applied, or that may have been: `outcome` is `no` or `unknown`."""
-
-    def __init__(self, outcome: str, reason: str) -> None:
-        super().__init__(f"{outcome}: {reason}")
-        self.outcome = outcome
-        self.reason = reason
-
-
-class InvalidPosition(AepKimiError, ValueError):
+class InvalidPosition(HandlerError, ValueError):
     """A `from` member that is not a list of positions nor the word `all` (AEP-0003 §6.5)."""
 
 
-class TooManyPositions(AepKimiError, ValueError):
+class TooManyPositions(HandlerError, ValueError):
     """More `from` positions than `AEP_MAX_FROM`."""
