@@ -1,0 +1,1 @@
+"""The command that Kimi Code runs for each hook event."""
