@@ -1,0 +1,42 @@
+"""ULIDs: 26-character ids that sort by time (https://github.com/ulid/spec)."""
+
+from __future__ import annotations
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
+_MAX_MS = (1 << 48) - 1
+_RANDOM_BITS = 80
+_RANDOM_BYTES = _RANDOM_BITS // 8
+
+
+def ulid(ms: int, randomness: bytes) -> str:
+    """The ULID of Unix time `ms` (milliseconds) and ten random bytes.
+
+    A time outside 48 bits is clamped. Raises ValueError when `randomness` is not ten bytes.
+    """
+    return _encode(_seed(ms, randomness))
+
+
+class Mint:
+    """Strictly rising ULIDs from one seed, the same ones for the same seed (ULID spec, monotonicity)."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, ms: int, randomness: bytes) -> None:
+        self._next = _seed(ms, randomness)
+
+    def next(self) -> str:
+        """The next id; when the random part is used up it goes on in the following millisecond."""
+        value = self._next
+        self._next = value + 1
+        return _encode(value)
+
+
+def _seed(ms: int, randomness: bytes) -> int:
+    if len(randomness) != _RANDOM_BYTES:
+        raise ValueError(f"a ULID needs {_RANDOM_BYTES} random bytes, got {len(randomness)}")
+    return min(max(ms, 0), _MAX_MS) << _RANDOM_BITS | int.from_bytes(randomness, "big")
+
+
+def _encode(value: int) -> str:
+    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
