@@ -8,6 +8,7 @@ word is content, and content does not ride at `metadata` (AEP-0003 §9.2).
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from handlers.aep.canonical import digest
@@ -64,6 +65,19 @@ def session_id(value: JSONValue) -> str:
     return text(value) or UNKNOWN_SESSION
 
 
+def timestamp_ms(value: JSONValue) -> int | None:
+    """An RFC 3339 time with its zone, as Unix milliseconds."""
+    if not isinstance(value, str) or len(value) > 64:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None or moment.year < 1970:
+        return None
+    return round(moment.timestamp() * 1000)
+
+
 def parts_text(value: JSONValue) -> str | None:
     """The text of a prompt: a string as it is, or the text parts of a content-part array, one a line.
 
@@ -79,6 +93,20 @@ def parts_text(value: JSONValue) -> str | None:
         if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
     ]
     return "\n".join(t for t in texts if isinstance(t, str) and t) or None
+
+
+# Labels of the vendor's own dialogs; any other may be the model's words (plan review), which is content.
+_DIALOG_LABELS = frozenset(
+    {
+        "Approve",
+        "Approve once",
+        "Approve for this session",
+        "Reject",
+        "Reject with feedback",
+        "Reject and Exit",
+        "Revise",
+    }
+)
 
 
 def severity(event_type: str) -> Severity:
@@ -132,6 +160,10 @@ class Shape:
         if self.level is Capture.FULL and isinstance(value, kinds):
             self._data[key] = value
         return self
+
+    def label(self, value: str | None) -> Shape:
+        """The chosen label: at metadata where it is the vendor's own word, else at redacted+."""
+        return self.put(label=value) if value in _DIALOG_LABELS else self.free("label", value)
 
     def error(self, kind: str | None, message: str | None) -> JSONObject:
         """An `error_info` (AEP-0002 §5.2): the type always, the message at redacted+."""

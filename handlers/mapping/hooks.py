@@ -37,18 +37,6 @@ _END_REASONS: Mapping[str, str] = {
     "archive": "normal",
     **{word: word for word in ("normal", "error", "timeout", "killed", "compaction")},
 }
-# Labels of the vendor's own dialogs; any other may be the model's words (plan review), which is content.
-_DIALOG_LABELS = frozenset(
-    {
-        "Approve",
-        "Approve once",
-        "Approve for this session",
-        "Reject",
-        "Reject with feedback",
-        "Reject and Exit",
-        "Revise",
-    }
-)
 
 
 def map_hook(payload: JSONObject, posture: Posture) -> Moment:
@@ -187,9 +175,7 @@ def _permission_result(p: JSONObject, posture: Posture) -> Draft | None:
     feedback = shape.prose(text(p.get("feedback")))
     if feedback is not None:
         answer["text"] = feedback
-    shape.put(answer=answer, via="oob")
-    label = text(p.get("selected_label"))
-    return (shape.put(label=label) if label in _DIALOG_LABELS else shape.free("label", label)).draft()
+    return shape.put(answer=answer, via="oob").label(text(p.get("selected_label"))).draft()
 
 
 def _subagent_start(p: JSONObject, posture: Posture) -> Draft:

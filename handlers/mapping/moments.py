@@ -38,6 +38,10 @@ class Moment:
     `name` is the vendor's own word for it (`PreToolUse`, `turn.started`, `request:session/prompt`).
     `session` is the vendor's id verbatim, or `unknown`. `facts` values are scalars or small lists.
     `time_ms` is the frame's own timestamp in Unix milliseconds where the channel has one.
+
+    `partial` is a tool terminal that lacks what the wire does not repeat: the tool's name (`data.tool`
+    has `call_id` only, `subject` is not set). The reducer adds the name it recorded at the request and
+    emits it instead of `drafts`; without a name it emits `drafts`, or the fallback when they are empty.
     """
 
     channel: Channel
@@ -47,3 +51,4 @@ class Moment:
     fallback: Draft
     facts: Mapping[str, JSONValue] = field(default_factory=dict)
     time_ms: int | None = None
+    partial: Draft | None = None

@@ -1,0 +1,159 @@
+"""Approvals and questions of the `kimi web` channel, in primary mode.
+
+Every ask sheds its means of answering: no `options`, no `respond_via` (a channel that only reads claims
+no way to answer, AEP-0008). The subject is the vendor's approval or question id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from handlers.aep.levels import Capture, JSONObject, JSONValue
+from handlers.mapping.fields import TEXT_LIMIT, Shape, name, text, token
+from handlers.mapping.moments import Draft
+
+if TYPE_CHECKING:
+    from handlers.aep.capture import Posture
+
+
+def approval_requested(p: JSONObject, posture: Posture) -> Draft | None:
+    subject = text(p.get("approval_id"))
+    if subject is None:
+        return None
+    shape = Shape("attention.requested", posture)
+    prompt = shape.prose(text(p.get("action")))
+    if prompt is None:
+        prompt = f"kimi-code requests permission: {name(p.get('tool_name')) or name(subject)}"
+    return shape.put(kind="permission", prompt=prompt).draft(subject)
+
+
+def approval_resolved(p: JSONObject, posture: Posture) -> Draft | None:
+    """A decision that is absent (the turn ended first) or `cancelled` answers nothing."""
+    subject = text(p.get("approval_id"))
+    decision = p.get("decision")
+    if subject is None:
+        return None
+    if decision is None or decision == "cancelled":
+        return _dismissed(subject, posture)
+    if decision not in ("approved", "rejected"):
+        return None
+    shape = Shape("attention.answered", posture)
+    answer: JSONObject = {"option": decision}
+    feedback = shape.prose(text(p.get("feedback")))
+    if feedback is not None:
+        answer["text"] = feedback
+    return shape.put(answer=answer, via="oob").label(text(p.get("selected_label"))).draft(subject)
+
+
+def question_requested(p: JSONObject, posture: Posture) -> Draft | None:
+    subject = text(p.get("question_id"))
+    if subject is None:
+        return None
+    shape = Shape("attention.requested", posture)
+    questions = items(p.get("questions"))
+    texts = [asked for q in questions if (asked := text(q.get("question"))) is not None]
+    prompt = shape.prose("\n".join(texts) or None)
+    if prompt is None:
+        prompt = f"kimi-code requests form: {name(subject)}"
+    fields: list[JSONValue] = [_field(shape, i, q) for i, q in enumerate(questions)]
+    return shape.put(kind="form", prompt=prompt, fields=fields).draft(subject)
+
+
+def _field(shape: Shape, index: int, question: JSONObject) -> JSONObject:
+    """One `field_spec` (AEP-0002 §5.2); below `redacted` a label is the item's 1-based place."""
+    choices: list[JSONValue] = [
+        {
+            "id": text(option.get("id")) or f"opt_{index}_{place}",
+            "label": shape.prose(text(option.get("label"))) or str(place + 1),
+        }
+        for place, option in enumerate(items(question.get("options")))
+    ]
+    field: JSONObject = {
+        "id": question_key(index, question),
+        "type": "select",
+        "label": shape.prose(text(question.get("question"))) or str(index + 1),
+        "choices": choices,
+    }
+    if question.get("multi_select") is True:
+        field["multi"] = True
+    if question.get("allow_other") is True:
+        field["other"] = True
+    return field
+
+
+def question_answered(p: JSONObject, posture: Posture) -> Draft | None:
+    """The answers as the wire has them: by id in the record, question text → label in the living vendor.
+
+    Ids are structure and ride at metadata; anything else is text, and rides at redacted+. The reducer
+    turns text back into ids where it saw the request (the digests in the facts).
+    """
+    subject = text(p.get("question_id"))
+    if subject is None:
+        return None
+    shape = Shape("attention.answered", posture)
+    answers = p.get("answers")
+    values: JSONObject = {}
+    if isinstance(answers, dict):
+        values = _values(shape, answers, posture)
+    answer: JSONObject = {"values": values} if values else {}
+    return shape.put(answer=answer, via="oob").draft(subject)
+
+
+def _values(shape: Shape, answers: JSONObject, posture: Posture) -> JSONObject:
+    if shape.level is Capture.FULL:
+        return answers
+    if not shape.level.allows(Capture.REDACTED):
+        return {key: kept for key, value in answers.items() if token(key) and (kept := _by_id(value))}
+    if _weight(answers) > TEXT_LIMIT:
+        return {}
+    redacted = posture.redactor.value(answers)
+    return redacted if isinstance(redacted, dict) else {}
+
+
+def _by_id(value: JSONValue) -> JSONObject | None:
+    """A choice by its id; None for whatever may be words."""
+    if not isinstance(value, dict):
+        return None
+    chosen: JSONObject = {}
+    option = token(value.get("option_id"))
+    if option is not None:
+        chosen["option_id"] = option
+    several = value.get("option_ids")
+    if isinstance(several, list) and several and all(token(one) for one in several):
+        chosen["option_ids"] = several
+    kind = token(value.get("kind"))
+    return {"kind": kind, **chosen} if chosen and kind is not None else chosen or None
+
+
+def _weight(value: JSONValue) -> int:
+    """Characters in all strings of a value."""
+    total, rest = 0, [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, str):
+            total += len(one)
+        elif isinstance(one, list):
+            rest.extend(one)
+        elif isinstance(one, dict):
+            total += sum(len(key) for key in one)
+            rest.extend(one.values())
+    return total
+
+
+def question_dismissed(p: JSONObject, posture: Posture) -> Draft | None:
+    subject = text(p.get("question_id"))
+    return None if subject is None else _dismissed(subject, posture)
+
+
+def _dismissed(subject: str, posture: Posture) -> Draft:
+    return Shape("attention.resolved", posture).put(resolution="dismissed").draft(subject)
+
+
+def items(value: JSONValue) -> list[JSONObject]:
+    """The objects of an array."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def question_key(index: int, question: JSONObject) -> str:
+    """The vendor's id of a question, or its place in the vendor's own scheme."""
+    return text(question.get("id")) or f"q_{index}"
