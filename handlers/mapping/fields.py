@@ -155,6 +155,17 @@ class Shape:
             self._data[key] = shown
         return self
 
+    def structure(self, value: JSONObject) -> JSONObject | None:
+        """An object that holds free text, under the rule of `prose`."""
+        if not self.level.allows(Capture.REDACTED):
+            return None
+        if self.level is Capture.FULL:
+            return value
+        if _weight(value) > TEXT_LIMIT:
+            self._truncated = True
+            return None
+        return table(self._posture.redactor.value(value))
+
     def full(self, key: str, value: JSONValue, kinds: tuple[type, ...]) -> Shape:
         """A verbatim value (full only), left out when it is of a kind that its schema refuses."""
         if self.level is Capture.FULL and isinstance(value, kinds):
@@ -179,6 +190,21 @@ class Shape:
         if self._truncated:
             self._data["truncated"] = True
         return Draft(self.type, self._data, subject, self.level, severity(self.type))
+
+
+def _weight(value: JSONValue) -> int:
+    """Characters in all strings of a value."""
+    total, rest = 0, [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, str):
+            total += len(one)
+        elif isinstance(one, list):
+            rest.extend(one)
+        elif isinstance(one, dict):
+            total += sum(len(key) for key in one)
+            rest.extend(one.values())
+    return total
 
 
 def digest_of(value: JSONValue) -> str | None:

@@ -179,7 +179,7 @@ def _subagent_started(p: JSONObject, posture: Posture) -> Draft | None:
         return None
     kind = name(p.get("subagentName"))
     shape = Shape("delegation.subagent.started", posture).put(child={"agent": child}, agent_type=kind)
-    return shape.free("description", text(p.get("description"))).draft(kind or name(child))
+    return shape.draft(kind or name(child))
 
 
 def _subagent_stopped(status: str) -> Callable[[JSONObject, Posture], Draft | None]:

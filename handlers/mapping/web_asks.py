@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue
-from handlers.mapping.fields import TEXT_LIMIT, Shape, name, text, token
+from handlers.mapping.fields import Shape, name, table, text, token
 from handlers.mapping.moments import Draft
 
 if TYPE_CHECKING:
@@ -91,23 +91,14 @@ def question_answered(p: JSONObject, posture: Posture) -> Draft | None:
     if subject is None:
         return None
     shape = Shape("attention.answered", posture)
-    answers = p.get("answers")
-    values: JSONObject = {}
-    if isinstance(answers, dict):
-        values = _values(shape, answers, posture)
+    answers = table(p.get("answers"))
+    values = shape.structure(answers) if shape.level.allows(Capture.REDACTED) else _ids_only(answers)
     answer: JSONObject = {"values": values} if values else {}
     return shape.put(answer=answer, via="oob").draft(subject)
 
 
-def _values(shape: Shape, answers: JSONObject, posture: Posture) -> JSONObject:
-    if shape.level is Capture.FULL:
-        return answers
-    if not shape.level.allows(Capture.REDACTED):
-        return {key: kept for key, value in answers.items() if token(key) and (kept := _by_id(value))}
-    if _weight(answers) > TEXT_LIMIT:
-        return {}
-    redacted = posture.redactor.value(answers)
-    return redacted if isinstance(redacted, dict) else {}
+def _ids_only(answers: JSONObject) -> JSONObject:
+    return {key: kept for key, value in answers.items() if token(key) and (kept := _by_id(value))}
 
 
 def _by_id(value: JSONValue) -> JSONObject | None:
@@ -123,21 +114,6 @@ def _by_id(value: JSONValue) -> JSONObject | None:
         chosen["option_ids"] = several
     kind = token(value.get("kind"))
     return {"kind": kind, **chosen} if chosen and kind is not None else chosen or None
-
-
-def _weight(value: JSONValue) -> int:
-    """Characters in all strings of a value."""
-    total, rest = 0, [value]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, str):
-            total += len(one)
-        elif isinstance(one, list):
-            rest.extend(one)
-        elif isinstance(one, dict):
-            total += sum(len(key) for key in one)
-            rest.extend(one.values())
-    return total
 
 
 def question_dismissed(p: JSONObject, posture: Posture) -> Draft | None:
