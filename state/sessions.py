@@ -124,8 +124,8 @@ class Sessions:
         if text != mine:
             layout, _, shards = text.partition(":")
             raise LayoutMismatch(
-                f"the data under prefix {self.keys.prefix!r} has layout {layout} with {shards or '?'} shards, "
-                f"this process is set to layout {LAYOUT} with {self.keys.shards}: "
+                f"the data under prefix {self.keys.prefix!r} has layout {layout}, {shards or '?'} shards; "
+                f"this process is set to layout {LAYOUT}, {self.keys.shards}: "
                 "set AEP_SHARDS to the same number everywhere, or take another AEP_REDIS_PREFIX"
             )
 
