@@ -1,0 +1,27 @@
+"""Time as an input: when a state wants a tick, and what a tick does.
+
+Nothing waits in a handler. What is decided by the passing of time is decided at the moment it was
+due, whoever brings the news: a tick of the sweeper or the session's next event.
+"""
+
+from __future__ import annotations
+
+from handlers.lifecycle import attention, runs, session
+from handlers.lifecycle.state import SessionState
+from handlers.lifecycle.writer import Writer
+
+_PARTS = (attention, runs, session)
+
+
+def due(state: SessionState) -> int | None:
+    """Unix ms at which the state wants a tick; None when it waits for nothing."""
+    return min((at for at in (part.due(state) for part in _PARTS) if at is not None), default=None)
+
+
+def advance(w: Writer, to: int) -> None:
+    """Let time pass up to Unix ms `to`, one due moment after the other."""
+    while (at := due(w.state)) is not None and at <= to:
+        w.at = at
+        for part in _PARTS:
+            part.tick(w)
+    w.at = to

@@ -1,0 +1,176 @@
+"""Who is at work: the subagents, as far as the parent's hooks let one know.
+
+Hooks of subagents arrive under the parent's session without an agent id (kimi-code 0.28 and 2.1). The
+foreground are the open calls that spawn one and wait for it; the background are the spawned ones that
+have not ended. On engine v1 the background is counted by `SubagentStart` and `SubagentStop` instead.
+"""
+
+from __future__ import annotations
+
+from handlers.lifecycle.state import SPAWNS, SessionState, Spawn
+
+SPAWNERS = frozenset({"Agent", "AgentSwarm"})
+FAILING_MS = 2_000
+TASK_PREFIX = "agent-"
+
+
+def spawned(state: SessionState, call: str, event_id: str, *, background: bool) -> None:
+    """A call that starts a subagent begins."""
+    crew = state.crew
+    abandoned(state, call)
+    side = crew.background if background else crew.foreground
+    side.append(Spawn(call, event_id))
+    if len(side) > SPAWNS:
+        del side[0]
+        crew.anonymous = min(crew.anonymous, len(crew.background))
+
+
+def abandoned(state: SessionState, call: str) -> None:
+    """A call that would start a subagent did not."""
+    crew = state.crew
+    if any(spawn.call == call for spawn in crew.background):
+        crew.background = [spawn for spawn in crew.background if spawn.call != call]
+        crew.anonymous = min(crew.anonymous, len(crew.background))
+    _leave(state, call)
+
+
+def returned(state: SessionState, call: str) -> None:
+    """A spawning call succeeded. The background of it goes on; the foreground is over."""
+    if _leave(state, call):
+        state.crew.failures = max(0, state.crew.failures - 1) if state.crew.foreground else 0
+
+
+def broke(state: SessionState, call: str, at: int) -> None:
+    """A spawning call failed: its subagent's `StopFailure` was seen, or is to come (Unix ms `at`)."""
+    crew = state.crew
+    bracketed = crew.open > 0 or state.engine == "v2"
+    seen = crew.failures
+    if not _leave(state, call):
+        abandoned(state, call)
+        return
+    if crew.foreground:
+        crew.open = max(0, crew.open - 1)
+        crew.failures = max(0, seen - 1)
+    if bracketed and seen == 0:
+        crew.failing = at + FAILING_MS
+
+
+def foreground(state: SessionState) -> bool:
+    """Whether an end that arrives now is a foreground subagent's."""
+    crew = state.crew
+    return bool(crew.foreground) and not (crew.begun > 0 and crew.open == 0)
+
+
+def background(state: SessionState) -> int:
+    """How many background subagents may still be at work."""
+    crew = state.crew
+    return crew.brackets if state.engine == "v1" else len(crew.background) - crew.anonymous
+
+
+def started(state: SessionState) -> str | None:
+    """`SubagentStart`. The `tool.requested` it comes from, where that can be told."""
+    crew = state.crew
+    if crew.foreground:
+        crew.begun += 1
+        crew.open += 1
+        return crew.foreground[-1].id
+    if state.engine == "v1":
+        crew.brackets += 1
+    return crew.background[-1].id if crew.background else None
+
+
+def stopped(state: SessionState) -> int:
+    """`SubagentStop`. How many of the newest held `Stop`s were that subagent's."""
+    crew = state.crew
+    if crew.foreground and (crew.open > 0 or crew.begun == 0):
+        crew.open = max(0, crew.open - 1)
+        return 0
+    if state.engine == "v1":
+        if crew.brackets == 0:
+            return 0
+        crew.brackets -= 1
+        if crew.background:
+            del crew.background[0]
+        # That engine asks a subagent for a longer answer, and then fires a second Stop.
+        return 2
+    if crew.named > 0:
+        crew.named -= 1
+        return 0
+    if crew.anonymous >= len(crew.background):
+        return 0
+    crew.anonymous += 1
+    _clear_ended(state)
+    return 1
+
+
+def task_started(state: SessionState, task: str) -> None:
+    """`TaskStarted` of a subagent: names a background spawn, or moves a foreground one there."""
+    crew = state.crew
+    side = crew.background
+    for i, spawn in enumerate(side):
+        if spawn.task is None:
+            side[i] = Spawn(spawn.call, spawn.id, task)
+            return
+    if crew.foreground and not any(spawn.task == task for spawn in side):
+        spawn = crew.foreground[-1]
+        _leave(state, spawn.call)
+        side.append(Spawn(spawn.call, spawn.id, task))
+
+
+def notified(state: SessionState, task: str, *, completed: bool) -> int:
+    """A background subagent's terminal `Notification`. How many held `Stop`s were that subagent's."""
+    crew = state.crew
+    if state.engine == "v1":
+        if not completed and crew.brackets > 0:
+            crew.brackets -= 1
+        return 0
+    side = crew.background
+    found = next((i for i, spawn in enumerate(side) if spawn.task == task), None)
+    if found is None:
+        found = next((i for i, spawn in enumerate(side) if spawn.task is None), None)
+    if found is None:
+        return 0
+    del side[found]
+    if state.engine == "v2":
+        # 0.28 sends that engine's Subagent pair with an empty session id: this is the only sign.
+        return 2 if completed else 0
+    if not completed:
+        crew.anonymous = min(crew.anonymous, len(side))
+        return 0
+    if crew.anonymous > 0:
+        crew.anonymous -= 1
+        return 0
+    crew.named += 1
+    return 1
+
+
+def relieve(state: SessionState) -> None:
+    """A run ended or began: no foreground call is at work."""
+    crew = state.crew
+    crew.foreground.clear()
+    crew.begun = crew.open = crew.failures = 0
+
+
+def dismiss(state: SessionState) -> None:
+    """The vendor's process is a new one: nobody is in the background."""
+    crew = state.crew
+    crew.background.clear()
+    crew.anonymous = crew.named = crew.brackets = 0
+
+
+def _leave(state: SessionState, call: str) -> bool:
+    crew = state.crew
+    staying = [spawn for spawn in crew.foreground if spawn.call != call]
+    if len(staying) == len(crew.foreground):
+        return False
+    crew.foreground = staying
+    if not staying:
+        crew.begun = crew.open = crew.failures = 0
+    return True
+
+
+def _clear_ended(state: SessionState) -> None:
+    crew = state.crew
+    if crew.anonymous == len(crew.background):
+        crew.background.clear()
+        crew.anonymous = 0

@@ -1,0 +1,232 @@
+"""Runs: when one begins, and which of the many ends that arrive is the main agent's.
+
+An end while a foreground subagent works is that subagent's; one while only background subagents may be
+at work is held until something says whose it was. What is held is told late, as what it turned out to
+be, with the time at which it arrived. A run has at most one terminal; no terminal makes up a run.
+"""
+
+from __future__ import annotations
+
+from handlers.lifecycle import attention, crew
+from handlers.lifecycle.state import HELD, Held, Run, SessionState, Turn, keep, with_data
+from handlers.lifecycle.writer import Writer
+from handlers.mapping.moments import Draft
+
+HOLD_MS = 2_000  # engines whose SubagentStop follows a subagent's Stop within milliseconds
+HOLD_OLD_MS = 60_000
+INTERRUPT_MS = 1_000
+STRAY_MS = 2_000
+
+
+def prompted(w: Writer, draft: Draft) -> None:
+    """A user's prompt: a boundary, and the beginning of a run."""
+    settle(w)
+    _open(w, draft, owes=w.state.engine == "new")
+
+
+def turn_started(w: Writer, turn: Turn, origin: str | None) -> None:
+    """A turn of the main agent began, announced by a prompt or not."""
+    state = w.state
+    number = turn if isinstance(turn, int) else None
+    if number is not None:
+        if state.turn is not None and number <= state.turn:
+            return
+        state.turn = number
+    run = state.run
+    if run is not None and run.owes:
+        run.owes = False
+        run.turn = turn
+        return
+    if origin == "user":
+        return
+    stray, state.stray = state.stray, 0
+    settle(w, by_turn=True)
+    trigger = "schedule" if origin == "cron_job" else "agent"
+    _open(w, Draft("run.started", {"trigger": trigger}), turn=turn)
+    if stray and w.at - stray <= STRAY_MS:
+        # TurnStarted is not waited for: its own Stop was faster.
+        _close(w, Draft("run.finished"), measured=False)
+
+
+def queued(w: Writer) -> None:
+    """A prompt was queued behind the running turn, whose Stop may then never come."""
+    if w.state.run is not None:
+        w.state.run.queued = True
+
+
+def ended(w: Writer, terminal: Draft, fallback: Draft, *, failed: bool) -> None:
+    """A `Stop` or `StopFailure`, of whichever agent."""
+    state = w.state
+    if crew.foreground(state):
+        if failed:
+            state.crew.failures += 1
+        w.remark(fallback)
+        return
+    if failed and state.crew.failing >= w.at:
+        state.crew.failing = 0
+        w.remark(fallback)
+        return
+    run = state.run
+    waiting = crew.background(state)
+    if run is None:
+        w.remark(fallback)
+        if not failed and waiting <= 0:
+            state.stray = w.at
+        return
+    if waiting <= 0 or state.ending is not None:
+        _disown(w, run, None)
+        _close(w, terminal)
+        return
+    run.held.append(Held(failed, w.at, keep(terminal), keep(fallback)))
+    if len(run.held) > HELD:
+        _remark_held(w, run.held.pop(0))
+    alike = all(held.failed is failed for held in run.held)
+    if state.engine == "new" and alike and len(run.held) > waiting:
+        _conclude(w, run.held[0])
+
+
+def interrupted(w: Writer, turn: Turn, terminal: Draft, fallback: Draft) -> None:
+    """An `Interrupt`. With a foreground subagent the vendor fires two, the subagent's first."""
+    state = w.state
+    run = state.run
+    if run is None:
+        w.remark(fallback)
+        return
+    if turn is not None and run.turn is not None and turn != run.turn:
+        w.remark(fallback)
+        attention.dismiss_turn(w, turn)
+        return
+    doubtful = run.turn is None or turn is None or turn == 0
+    if run.interrupt is None and state.crew.foreground and doubtful:
+        run.interrupt = Held(False, w.at, keep(terminal), keep(fallback))
+        return
+    _disown(w, run, None)
+    _close(w, terminal)
+
+
+def disown(w: Writer, count: int, *, failed: bool) -> None:
+    """The newest `count` held ends of that kind were a subagent's."""
+    run = w.state.run
+    if run is None:
+        if count and not failed:
+            w.state.stray = 0
+        return
+    for i in range(len(run.held) - 1, -1, -1):
+        if count <= 0:
+            break
+        if run.held[i].failed is failed:
+            _remark_held(w, run.held.pop(i))
+            count -= 1
+
+
+def resume(w: Writer) -> None:
+    """When nobody is in the background any more, an end still held is the main agent's."""
+    state = w.state
+    run = state.run
+    if crew.background(state) > 0:
+        return
+    if run is not None and run.held:
+        _conclude(w, _best(run.held))
+    elif run is None and state.closed_at:
+        attention.run_ended(w, finished=True)
+
+
+def settle(w: Writer, *, by_turn: bool = False) -> None:
+    """A boundary: the open run, if any, gets the terminal that the evidence allows.
+
+    Finished, where a prompt was queued or the next turn began by itself: had it been cancelled or
+    failed, `Interrupt` or `StopFailure` would have said so.
+    """
+    run = w.state.run
+    if run is None:
+        return
+    if run.interrupt is not None:
+        _conclude(w, run.interrupt)
+    elif run.held:
+        _conclude(w, _best(run.held))
+    else:
+        done = run.queued or by_turn
+        _close(w, Draft("run.finished" if done else "run.cancelled"), measured=False)
+
+
+def due(state: SessionState) -> int | None:
+    """Unix ms at which a held end decides itself."""
+    run = state.run
+    if run is None:
+        return None
+    times = [_expiry(state, held) for held in run.held]
+    if run.interrupt is not None:
+        times.append(run.interrupt.at + INTERRUPT_MS)
+    return min(times, default=None)
+
+
+def tick(w: Writer) -> None:
+    """Decide the held ends whose time has come."""
+    state = w.state
+    run = state.run
+    if run is None:
+        return
+    if run.interrupt is not None and run.interrupt.at + INTERRUPT_MS <= w.at:
+        _conclude(w, run.interrupt)
+        return
+    ripe = [held for held in run.held if _expiry(state, held) <= w.at]
+    if ripe:
+        _conclude(w, _best(ripe))
+
+
+def _expiry(state: SessionState, held: Held) -> int:
+    return held.at + (HOLD_MS if state.engine == "new" and not held.failed else HOLD_OLD_MS)
+
+
+def _best(held: list[Held]) -> Held:
+    """The oldest `Stop`, else the oldest failure."""
+    return next((end for end in held if not end.failed), held[0])
+
+
+def _open(w: Writer, draft: Draft, *, turn: Turn = None, owes: bool = False) -> None:
+    state = w.state
+    attention.give_up(w)
+    run_id = f"run_{w.mint.next()}"
+    started = w.emit(draft, run=run_id)
+    crew.relieve(state)
+    state.crew.failing = 0
+    state.stray = 0
+    state.runs += 1
+    state.run = Run(run_id, started, w.at, turn, owes)
+
+
+def _conclude(w: Writer, end: Held) -> None:
+    run = w.state.run
+    if run is not None:
+        _disown(w, run, end)
+        _close(w, end.terminal.draft(), at=end.at)
+
+
+def _disown(w: Writer, run: Run, end: Held | None) -> None:
+    """Tell every held end but `end` as the something that it was."""
+    others = [held for held in run.held if held is not end]
+    if run.interrupt is not None and run.interrupt is not end:
+        others.append(run.interrupt)
+    for held in sorted(others, key=lambda other: other.at):
+        _remark_held(w, held)
+    run.held = []
+    run.interrupt = None
+
+
+def _remark_held(w: Writer, held: Held) -> None:
+    w.remark(held.fallback.draft(), at=held.at)
+
+
+def _close(w: Writer, terminal: Draft, *, at: int | None = None, measured: bool = True) -> None:
+    state = w.state
+    run = state.run
+    if run is None:
+        return
+    attention.run_ended(w, finished=terminal.type == "run.finished" and measured)
+    if measured:
+        end = w.at if at is None else at
+        terminal = with_data(terminal, duration_ms=max(0, end - run.at))
+    w.emit(terminal, run=run.id, cause=run.started, at=at)
+    state.run = None
+    state.closed_at = w.at
+    crew.relieve(state)

@@ -1,0 +1,317 @@
+"""The state of one session: what the reducer must remember between two events, and nothing more.
+
+It is stored as one JSON array (fields in order, schema version first) of at most `LIMIT` bytes: open
+calls are forgotten first, oldest first, and are unpaired from then on, never invented. It holds ids,
+times and machine words; content only inside a kept draft, at most `KEPT` bytes of it, at the capture
+level the draft already had. Commit ids and versions are the storage's own business, not ours.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from handlers.aep.levels import Capture, JSONObject, JSONValue, Severity
+from handlers.errors import InvalidState
+from handlers.mapping.moments import Draft
+
+SCHEMA = 1
+LIMIT = 64 * 1024  # bytes of an encoded state
+KEPT = 1024  # bytes of data of a draft that waits
+CALLS = 256
+TOLD = 128
+REQUESTS = 32
+RESULTS = 4
+FAILURES = 4
+HELD = 8
+SPAWNS = 32
+
+_CLIPS = (96, 24, 4)  # characters left of a text that does not fit
+_ROOM = LIMIT - 4 * 1024
+_PLAIN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+Engine = Literal["", "v1", "v2", "new"]
+Turn = int | str | None
+
+
+class Kept(Struct, array_like=True, frozen=True):
+    """A draft that waits for its moment."""
+
+    type: str
+    data: dict[str, Any]
+    subject: str | None
+    capture: str
+    severity: str
+
+    def draft(self) -> Draft:
+        return Draft(self.type, self.data, self.subject, Capture(self.capture), Severity(self.severity))
+
+
+class Held(Struct, array_like=True, frozen=True):
+    """An end that may be the main agent's or a subagent's: a `Stop`, `StopFailure` or `Interrupt`."""
+
+    failed: bool
+    at: int  # Unix ms
+    terminal: Kept
+    fallback: Kept
+
+
+class Run(Struct, array_like=True):
+    """The open run. `started` is the id of its `run.started`; `owes` a `TurnStarted` still to come."""
+
+    id: str
+    started: str
+    at: int  # Unix ms
+    turn: Turn = None
+    owes: bool = False
+    queued: bool = False
+    held: list[Held] = []
+    interrupt: Held | None = None
+
+
+class Call(Struct, array_like=True, frozen=True):
+    """A tool call without its terminal. `id` is its `tool.requested`; `name` where the wire needs it."""
+
+    id: str
+    at: int  # Unix ms
+    run: str | None
+    name: str | None = None
+
+
+class Told(Struct, array_like=True, frozen=True):
+    """A call that has its terminal. `owed`: it was denied, and the vendor's own failure is to come."""
+
+    run: str | None
+    owed: bool
+
+
+class Failure(Struct, array_like=True, frozen=True):
+    """A `tool.failed` that waits for the answer to the call's open permission request."""
+
+    at: int  # Unix ms
+    due: int  # Unix ms
+    failed: Kept
+    fallback: Kept
+
+
+class Request(Struct, array_like=True, frozen=True):
+    """An `attention.requested` without its terminal. `main`: who asks, None where nobody says."""
+
+    id: str
+    at: int  # Unix ms
+    due: int  # Unix ms: it is dismissed when nothing closed it before
+    call: str | None
+    run: str | None
+    main: bool | None
+    turn: Turn
+
+
+class Result(Struct, array_like=True, frozen=True):
+    """The answer to a request, which overtook it and waits for it."""
+
+    at: int  # Unix ms
+    due: int  # Unix ms
+    call: str | None
+    verdict: Kept
+    denied: Kept | None
+    fallback: Kept
+
+
+class Spawn(Struct, array_like=True, frozen=True):
+    """A call that started a subagent. `id` is its `tool.requested`, `task` the vendor's task id."""
+
+    call: str
+    id: str
+    task: str | None = None
+
+
+class Crew(Struct, array_like=True):
+    """What is known of the subagents, whose hooks arrive as if they were the main agent's."""
+
+    foreground: list[Spawn] = []
+    begun: int = 0  # brackets under the foreground calls, and those of them still open
+    open: int = 0
+    failures: int = 0  # `StopFailure`s seen under the foreground calls
+    failing: int = 0  # Unix ms until which a `StopFailure` is a failed subagent's
+    background: list[Spawn] = []
+    anonymous: int = 0  # ended by a `SubagentStop`, which does not say which
+    named: int = 0  # ended by a `Notification` whose `SubagentStop` is still to come
+    brackets: int = 0  # engine v1: open brackets outside the foreground
+
+
+class Ending(Struct, array_like=True, frozen=True):
+    """A `SessionEnd` that waits a moment for the late end of its last run."""
+
+    at: int  # Unix ms
+    due: int  # Unix ms
+    draft: Kept
+
+
+class SessionState(Struct, array_like=True):
+    """Everything remembered of one session. `last_seq` is the position of its last event."""
+
+    schema: int = SCHEMA
+    last_seq: int = -1
+    ended: bool = False
+    engine: Engine = ""
+    started: str | None = None  # id of its `session.started`, where one was seen
+    started_at: int | None = None  # Unix ms, only where the session began there
+    runs: int = 0
+    run: Run | None = None
+    closed_at: int = 0  # Unix ms of the last end of a run
+    stray: int = 0  # Unix ms of a `Stop` that closed nothing
+    turn: int | None = None  # the highest main turn seen
+    crew: Crew = msgspec.field(default_factory=Crew)
+    calls: dict[str, Call] = {}
+    told: dict[str, Told] = {}
+    failures: dict[str, Failure] = {}
+    requests: dict[str, Request] = {}
+    results: dict[str, Result] = {}
+    ending: Ending | None = None
+    due_ms: int | None = None  # Unix ms at which the state wants a tick
+
+    def encode(self) -> bytes:
+        """The state as JSON, at most `LIMIT` bytes."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> SessionState:
+        """Read what `encode` wrote. Raises InvalidState for anything else, other schemas included."""
+        try:
+            state = _DECODER.decode(encoded)
+        except msgspec.MsgspecError as error:
+            raise InvalidState(f"not a session state: {error}") from error
+        if state.schema != SCHEMA:
+            raise InvalidState(f"session state of schema {state.schema}, this version reads {SCHEMA}")
+        return state
+
+    def tombstone(self) -> bytes:
+        """What must outlive the state: that the session ended, and its last position."""
+        return SessionState(last_seq=self.last_seq, ended=self.ended).encode()
+
+    def copy(self) -> SessionState:
+        """A copy that can be changed without changing this one; entries are shared, they never change."""
+        run, crew = self.run, self.crew
+        if run is not None:
+            run = Run(
+                run.id, run.started, run.at, run.turn, run.owes, run.queued, list(run.held), run.interrupt
+            )
+        return SessionState(
+            self.schema,
+            self.last_seq,
+            self.ended,
+            self.engine,
+            self.started,
+            self.started_at,
+            self.runs,
+            run,
+            self.closed_at,
+            self.stray,
+            self.turn,
+            Crew(
+                list(crew.foreground),
+                crew.begun,
+                crew.open,
+                crew.failures,
+                crew.failing,
+                list(crew.background),
+                crew.anonymous,
+                crew.named,
+                crew.brackets,
+            ),
+            self.calls.copy(),
+            self.told.copy(),
+            self.failures.copy(),
+            self.requests.copy(),
+            self.results.copy(),
+            self.ending,
+            self.due_ms,
+        )
+
+    def bound(self) -> None:
+        """Forget the oldest of what only serves pairing, until the state fits its limits."""
+        forget(self.told, TOLD)
+        forget(self.calls, CALLS)
+        if len(self.calls) > CALLS // 4:
+            while self.calls and len(self.encode()) > _ROOM:
+                forget(self.calls, len(self.calls) * 7 // 8)
+
+
+def forget(table: dict[str, Any], limit: int) -> None:
+    """Drop the oldest entries of `table` down to `limit`."""
+    while len(table) > limit:
+        del table[next(iter(table))]
+
+
+def key(value: JSONValue) -> str | None:
+    """A vendor's id as a key: itself when short and plain, else a digest of it. None: no id."""
+    if not isinstance(value, str) or not value:
+        return None
+    if _PLAIN.fullmatch(value):
+        return value
+    return "#" + sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def turn_of(value: JSONValue) -> Turn:
+    """A vendor's turn id, which is a number or, in older payloads, a word."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < 2**53 else key(str(value))
+    return key(value)
+
+
+def keep(draft: Draft) -> Kept:
+    """`draft` in a form that can be stored; data above `KEPT` bytes is cut and marked `truncated`."""
+    data, subject = draft.data, draft.subject
+    try:
+        size = len(_ENCODER.encode((data, subject)))
+    except UnicodeEncodeError:
+        data, subject = _clean(data), None if subject is None else _clean(subject)
+        size = len(_ENCODER.encode(data))
+    whole = data
+    for clip in _CLIPS:
+        if size <= KEPT:
+            break
+        data = {name: _clip(value, clip) for name, value in list(whole.items())[:8]}
+        data["truncated"] = True
+        size = len(_ENCODER.encode(data))
+    return Kept(draft.type, data, subject, draft.capture.value, draft.severity.value)
+
+
+def _clip(value: JSONValue, size: int, depth: int = 0) -> JSONValue:
+    if isinstance(value, str):
+        return value[:size]
+    if isinstance(value, list):
+        return [] if depth > 1 else [_clip(item, size, depth + 1) for item in value[:4]]
+    if isinstance(value, dict):
+        return {} if depth > 1 else {k: _clip(v, size, depth + 1) for k, v in list(value.items())[:4]}
+    return value
+
+
+def _clean(value: Any) -> Any:
+    """The same with every lone surrogate replaced, which UTF-8 cannot carry."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(k): _clean(v) for k, v in value.items()}
+    return value
+
+
+def with_data(draft: Draft, **more: JSONValue) -> Draft:
+    """`draft` with more data; entries of None are left out."""
+    data: JSONObject = {**draft.data, **{name: value for name, value in more.items() if value is not None}}
+    return Draft(draft.type, data, draft.subject, draft.capture, draft.severity)
+
+
+def with_subject(draft: Draft, subject: str) -> Draft:
+    """`draft` about another subject."""
+    return Draft(draft.type, draft.data, subject, draft.capture, draft.severity)
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(SessionState)

@@ -1,0 +1,54 @@
+"""The pen of the reducer: it holds the state being changed and writes events into the session's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from handlers.aep.ulid import Mint
+from handlers.lifecycle.state import SessionState
+from handlers.mapping.moments import Draft
+
+ORIGIN_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z: positions count from here (DESIGN §2)
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """An event with its identity, ready to be finished to bytes. `time_ms` is Unix milliseconds."""
+
+    draft: Draft
+    id: str
+    seq: int
+    time_ms: int
+    run: str | None
+    cause: str | None
+
+
+class Writer:
+    """One reduction under way. `at` is the Unix ms of the input being reduced, `mint` its ids."""
+
+    __slots__ = ("at", "events", "floor", "mint", "state")
+
+    def __init__(self, state: SessionState, now_ms: int) -> None:
+        self.state = state
+        self.events: list[Emitted] = []
+        self.floor = now_ms - ORIGIN_MS
+        self.at = now_ms
+        self.mint: Mint
+
+    def emit(
+        self, draft: Draft, *, run: str | None = None, cause: str | None = None, at: int | None = None
+    ) -> str:
+        """Write an event at the next position; `at` is its time when that is not now. Returns its id."""
+        state = self.state
+        seq = max(state.last_seq + 1, self.floor)
+        state.last_seq = seq
+        event_id = self.mint.next()
+        self.events.append(Emitted(draft, event_id, seq, self.at if at is None else at, run, cause))
+        return event_id
+
+    def remark(self, draft: Draft, *, at: int | None = None) -> str:
+        """Write an event that is merely something that happened, in the open run if there is one."""
+        run = self.state.run
+        if run is None:
+            return self.emit(draft, at=at)
+        return self.emit(draft, run=run.id, cause=run.started, at=at)
