@@ -43,3 +43,7 @@ class InvalidPosition(HandlerError, ValueError):
 
 class TooManyPositions(HandlerError, ValueError):
     """More `from` positions than `AEP_MAX_FROM`."""
+
+
+class InvalidState(HandlerError, ValueError):
+    """Bytes that are not a session state, or one of another schema version."""
