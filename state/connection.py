@@ -196,6 +196,10 @@ def connect(url: str, limits: Limits | None = None, *, name: str = "aep-kimi") -
         "retry": Retry(NoBackoff(), 0),
         "client_name": name,
     }
+    if url.startswith("fake://"):
+        from state.fake import Fake
+
+        return Fake(url, limits)
     if url.startswith("unix://"):
         return Standalone(ConnectionPool.from_url(url, **common), limits)
     match = _URL.match(url)

@@ -33,7 +33,7 @@ class Lease:
     until: float
 
     def left(self) -> float:
-        """Seconds for which this process may still act; counted from before the request, so never too long."""
+        """Seconds for which this process may still act, counted from before the request: never too long."""
         return self.until - time.monotonic()
 
     @property
