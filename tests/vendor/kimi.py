@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -182,6 +183,20 @@ class Kimi:
             Hook(event, detached if detached is not None and event in DETACHED else command, timeout=timeout)
             for event in self.events
         )
+
+    def placeholder_login(self) -> None:
+        """Store an OAuth credential that opens nothing: `kimi acp` 0.28.0 starts no session without one."""
+        folder = self.code_home / "credentials"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        token = {
+            "access_token": "placeholder",
+            "refresh_token": "placeholder",
+            "expires_at": 4102444800,
+            "scope": "",
+            "token_type": "Bearer",
+            "expires_in": 3600,
+        }
+        (folder / "kimi-code.json").write_text(json.dumps(token))
 
     def run(
         self, arguments: Sequence[str], *, timeout_s: float = 60, env: Mapping[str, str] | None = None
