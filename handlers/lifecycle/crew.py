@@ -7,18 +7,25 @@ have not ended. On engine v1 the background is counted by `SubagentStart` and `S
 
 from __future__ import annotations
 
-from handlers.lifecycle.state import SPAWNS, SessionState, Spawn
+from handlers.lifecycle.state import SPAWNS, Crew, SessionState, Spawn
 
-SPAWNERS = frozenset({"Agent", "AgentSwarm"})
+SPAWNERS = {"Agent": 1, "AgentSwarm": 1_000}
+"""The tools that spawn subagents, and how many at most."""
+
 FAILING_MS = 2_000
+OVERTAKEN_MS = 250
 TASK_PREFIX = "agent-"
 
+_STOPS_V2 = 2  # kimi-code 0.28 may ask a subagent for a longer answer, and then fires a second Stop
 
-def spawned(state: SessionState, call: str, event_id: str, *, background: bool) -> None:
-    """A call that starts a subagent begins."""
+
+def spawned(state: SessionState, call: str, event_id: str, tool: str, *, background: bool) -> None:
+    """A call of a spawner begins."""
     crew = state.crew
     abandoned(state, call)
     side = crew.background if background else crew.foreground
+    if not background:
+        crew.subagents += SPAWNERS.get(tool, 1)
     side.append(Spawn(call, event_id))
     if len(side) > SPAWNS:
         del side[0]
@@ -36,29 +43,59 @@ def abandoned(state: SessionState, call: str) -> None:
 
 def returned(state: SessionState, call: str) -> None:
     """A spawning call succeeded. The background of it goes on; the foreground is over."""
-    if _leave(state, call):
-        state.crew.failures = max(0, state.crew.failures - 1) if state.crew.foreground else 0
+    _leave(state, call)
 
 
-def broke(state: SessionState, call: str, at: int) -> None:
-    """A spawning call failed: its subagent's `StopFailure` was seen, or is to come (Unix ms `at`)."""
+def broke(state: SessionState, call: str, at: int) -> int | None:
+    """A spawning call failed at Unix ms `at`.
+
+    Its subagent's `StopFailure` was seen, or is to come. A failed subagent fires no `Stop`: one that
+    was taken for its own just before was the main agent's, and the time of that is the answer.
+    """
     crew = state.crew
     bracketed = crew.open > 0 or state.engine == "v2"
-    seen = crew.failures
+    seen, alone = crew.failures, crew.subagents == 1
+    overtaken = crew.stopped_at if crew.stops and at - crew.stopped_at <= OVERTAKEN_MS else None
     if not _leave(state, call):
         abandoned(state, call)
-        return
+        return None
     if crew.foreground:
         crew.open = max(0, crew.open - 1)
         crew.failures = max(0, seen - 1)
     if bracketed and seen == 0:
         crew.failing = at + FAILING_MS
+    return overtaken if alone else None
+
+
+def stop_seen(state: SessionState, at: int, *, failed: bool) -> None:
+    """A `Stop` or `StopFailure` was taken for a foreground subagent's, at Unix ms `at`."""
+    crew = state.crew
+    if failed:
+        crew.failures += 1
+    else:
+        crew.stops += 1
+        crew.stopped_at = at
 
 
 def foreground(state: SessionState) -> bool:
-    """Whether an end that arrives now is a foreground subagent's."""
+    """Whether an end that arrives now is a foreground subagent's, and not of the main agent.
+
+    The calls that would close the foreground are told without waiting and can be late: it is over, too,
+    when every bracket under it has closed or failed, or when more ended than can be subagents.
+    """
     crew = state.crew
-    return bool(crew.foreground) and not (crew.begun > 0 and crew.open == 0)
+    if not crew.foreground:
+        return False
+    if crew.begun > 0:
+        return crew.open > crew.failures
+    if crew.failures >= crew.subagents:
+        return False
+    return not (state.engine == "v2" and crew.stops >= _STOPS_V2 * crew.subagents)
+
+
+def breaking(state: SessionState, at: int) -> bool:
+    """Whether a foreground subagent is at work or broke within the last seconds."""
+    return bool(state.crew.foreground) or state.crew.failing >= at
 
 
 def background(state: SessionState) -> int:
@@ -148,7 +185,7 @@ def relieve(state: SessionState) -> None:
     """A run ended or began: no foreground call is at work."""
     crew = state.crew
     crew.foreground.clear()
-    crew.begun = crew.open = crew.failures = 0
+    _reset(crew)
 
 
 def dismiss(state: SessionState) -> None:
@@ -165,8 +202,12 @@ def _leave(state: SessionState, call: str) -> bool:
         return False
     crew.foreground = staying
     if not staying:
-        crew.begun = crew.open = crew.failures = 0
+        _reset(crew)
     return True
+
+
+def _reset(crew: Crew) -> None:
+    crew.subagents = crew.begun = crew.open = crew.stops = crew.failures = crew.stopped_at = 0
 
 
 def _clear_ended(state: SessionState) -> None:

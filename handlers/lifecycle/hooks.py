@@ -85,8 +85,9 @@ def _pre_tool(w: Writer, moment: Moment) -> None:
         return
     call = key(facts.get("tool_call_id"))
     event_id = tools.requested(w, call, draft)
-    if call is not None and facts.get("tool_name") in crew.SPAWNERS:
-        crew.spawned(w.state, call, event_id, background=facts.get("background") is True)
+    tool = facts.get("tool_name")
+    if call is not None and isinstance(tool, str) and tool in crew.SPAWNERS:
+        crew.spawned(w.state, call, event_id, tool, background=facts.get("background") is True)
 
 
 def _post_tool(w: Writer, moment: Moment) -> None:
@@ -104,9 +105,10 @@ def _post_tool_failure(w: Writer, moment: Moment) -> None:
     if draft.type != "tool.failed":
         remark(w, moment)
         return
-    if call is not None:
-        crew.broke(w.state, call, w.at)
+    over = None if call is None else crew.broke(w.state, call, w.at)
     tools.failed(w, call, draft, moment.fallback, asked=attention.asked(w.state, call))
+    if over is not None:
+        runs.overtaken(w, over)
     runs.resume(w)
 
 

@@ -58,8 +58,7 @@ def ended(w: Writer, terminal: Draft, fallback: Draft, *, failed: bool) -> None:
     """A `Stop` or `StopFailure`, of whichever agent."""
     state = w.state
     if crew.foreground(state):
-        if failed:
-            state.crew.failures += 1
+        crew.stop_seen(state, w.at, failed=failed)
         w.remark(fallback)
         return
     if failed and state.crew.failing >= w.at:
@@ -85,6 +84,13 @@ def ended(w: Writer, terminal: Draft, fallback: Draft, *, failed: bool) -> None:
         _conclude(w, run.held[0])
 
 
+def overtaken(w: Writer, at: int) -> None:
+    """The run was over at Unix ms `at`: its `Stop` was told as a subagent's."""
+    run = w.state.run
+    if run is not None and not run.held and crew.background(w.state) <= 0:
+        _close(w, Draft("run.finished"), at=at)
+
+
 def interrupted(w: Writer, turn: Turn, terminal: Draft, fallback: Draft) -> None:
     """An `Interrupt`. With a foreground subagent the vendor fires two, the subagent's first."""
     state = w.state
@@ -97,7 +103,7 @@ def interrupted(w: Writer, turn: Turn, terminal: Draft, fallback: Draft) -> None
         attention.dismiss_turn(w, turn)
         return
     doubtful = run.turn is None or turn is None or turn == 0
-    if run.interrupt is None and state.crew.foreground and doubtful:
+    if run.interrupt is None and doubtful and crew.breaking(state, w.at):
         run.interrupt = Held(False, w.at, keep(terminal), keep(fallback))
         return
     _disown(w, run, None)

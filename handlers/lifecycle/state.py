@@ -133,9 +133,12 @@ class Crew(Struct, array_like=True):
     """What is known of the subagents, whose hooks arrive as if they were the main agent's."""
 
     foreground: list[Spawn] = []
+    subagents: int = 0  # spawned since the foreground was empty; a swarm counts as many
     begun: int = 0  # brackets under the foreground calls, and those of them still open
     open: int = 0
-    failures: int = 0  # `StopFailure`s seen under the foreground calls
+    stops: int = 0  # `Stop`s and `StopFailure`s seen under the foreground calls
+    failures: int = 0
+    stopped_at: int = 0  # Unix ms of the last such `Stop`
     failing: int = 0  # Unix ms until which a `StopFailure` is a failed subagent's
     background: list[Spawn] = []
     anonymous: int = 0  # ended by a `SubagentStop`, which does not say which
@@ -214,9 +217,12 @@ class SessionState(Struct, array_like=True):
             self.turn,
             Crew(
                 list(crew.foreground),
+                crew.subagents,
                 crew.begun,
                 crew.open,
+                crew.stops,
                 crew.failures,
+                crew.stopped_at,
                 crew.failing,
                 list(crew.background),
                 crew.anonymous,
