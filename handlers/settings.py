@@ -53,7 +53,7 @@ class Settings:
     max_body: int = 32 * 1024 * 1024
     max_batch: int = 10_000
     max_from: int = 1_024
-    hook_timeout_ms: int = 200
+    hook_timeout_ms: int = 250
     relay_url: str | None = None
     relay_token: str | None = field(default=None, repr=False)
     redis_url: str | None = field(default=None, repr=False)
@@ -90,7 +90,7 @@ class Settings:
             max_body=reader.integer("AEP_MAX_BODY", 32 * 1024 * 1024, 1_024, 1 << 30),
             max_batch=reader.integer("AEP_MAX_BATCH", 10_000, 1, 1_000_000),
             max_from=reader.integer("AEP_MAX_FROM", 1_024, 1, 100_000),
-            hook_timeout_ms=reader.integer("AEP_HOOK_TIMEOUT_MS", 200, 20, 10_000),
+            hook_timeout_ms=reader.integer("AEP_HOOK_TIMEOUT_MS", 250, 20, 10_000),
             relay_url=reader.url("AEP_RELAY_URL", ("http", "https", "ws", "wss")),
             relay_token=reader.token("AEP_RELAY_TOKEN"),
             redis_url=reader.redis("AEP_REDIS_URL"),

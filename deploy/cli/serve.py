@@ -1,0 +1,171 @@
+"""`aep-kimi serve`: the service in the foreground, with a Redis of its own where none is configured."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.util
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from handlers.settings import Settings
+
+GRACE_SECONDS = 4
+BACKLOG = 2_048
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="run the service in the foreground",
+        description="Run the service until SIGTERM or Ctrl+C. Without AEP_REDIS_URL it starts a private "
+        "Redis-compatible server and says which one and where its data is. One line says when it is ready.",
+    )
+    parser.add_argument("--host", help="address to listen on (default: AEP_HOST or 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=int, help="port to listen on, 0 for any free one (default: AEP_PORT or 8398)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the subcommand."""
+    from handlers.errors import SettingsError
+    from handlers.settings import Settings
+    from state.errors import StateError
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        settings = Settings.from_env()
+        if args.host is not None:
+            settings = dataclasses.replace(settings, host=args.host)
+        if args.port is not None:
+            if not 0 <= args.port <= 65_535:
+                raise SettingsError("--port", f"expected a number from 0 to 65535, not {args.port}")
+            settings = dataclasses.replace(settings, port=args.port)
+        listener = listen(settings.host, settings.port)
+        with listener, redis(settings) as settings:
+            return serve(settings, listener)
+    except SettingsError as error:
+        say(str(error))
+        return 2
+    except (StateError, OSError) as error:
+        say(str(error))
+        return 1
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket. Raises `OSError` with a sentence that says what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(f"cannot listen on {host} port {port}: {reason}; choose another with --port") from None
+
+
+@contextlib.contextmanager
+def redis(settings: Settings) -> Iterator[Settings]:
+    """The settings with a Redis that is there; what was started here is stopped at the end."""
+    if settings.redis_url is not None:
+        say("Redis is the one of AEP_REDIS_URL")
+        yield settings
+        return
+    from state.embedded import start
+
+    embedded = start(Path(settings.data_dir) if settings.data_dir else None)
+    try:
+        if embedded.durable:
+            say(f"AEP_REDIS_URL is not set: using {embedded.kind}, data in {embedded.data_dir}")
+        else:
+            say(f"AEP_REDIS_URL is not set: using {embedded.kind}, NOT DURABLE: all is lost when this ends")
+        yield dataclasses.replace(settings, redis_url=embedded.url)
+    finally:
+        embedded.stop()
+
+
+def serve(settings: Settings, listener: socket.socket) -> int:
+    """Serve on `listener` until a signal; the exit code."""
+    import uvicorn
+
+    from handlers.app import create_app
+
+    app = create_app(settings)
+    service = app.state.service
+    address = base_url(listener)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                say(
+                    f"ready on {address}"
+                    + ("" if service.gate.protected else " (no AEP_TOKEN: this machine only)")
+                )
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            service.drain()
+            await super().shutdown(sockets)
+
+    quiet = logging.getLogger("uvicorn.error")
+    quiet.setLevel(logging.WARNING)
+    quiet.addFilter(_expected)
+    fast = {name for name in ("httptools", "uvloop") if importlib.util.find_spec(name) is not None}
+    config = uvicorn.Config(
+        app,
+        http="httptools" if "httptools" in fast else "h11",
+        loop="uvloop" if "uvloop" in fast else "asyncio",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body,
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    # uvicorn raises the signal again once it has stopped; by then the rest is ours to close in peace.
+    before = signal.signal(signal.SIGTERM, _ignore)
+    try:
+        server = Server(config)
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if not server.started:
+        return 1
+    say("stopped")
+    return 0
+
+
+def base_url(listener: socket.socket) -> str:
+    """The address of a listening socket as a URL."""
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def say(text: str) -> None:
+    """One line for the person who started us."""
+    print(f"aep-kimi: {text}", flush=True)
+
+
+def _expected(record: logging.LogRecord) -> bool:
+    # A consumer that was let go in the middle of a blocked write ends exactly like this.
+    return "without completing response" not in record.getMessage()
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass

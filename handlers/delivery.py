@@ -1,0 +1,201 @@
+"""One event on its way to consumers, and the bounded box in which a consumer's events wait.
+
+An event is parsed once a process and rendered once a capture ceiling, however many consumers take it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+import orjson
+
+from handlers.aep.capture import downlevel
+from handlers.aep.levels import Capture, JSONObject, Severity
+from handlers.positions import event_id
+
+Kind = Literal["own", "foreign", "command", "agent"]
+
+_NOTICE = Severity.NOTICE.rank
+_DEFAULT_LIMIT = 2_048
+_DEFAULT_BYTES = 8 * 1024 * 1024
+
+
+class Item:
+    """A finished event: its bytes as stored, its envelope, and its renderings."""
+
+    __slots__ = ("_bodies", "_messages", "body", "event", "kind", "rank")
+
+    def __init__(self, kind: Kind, body: bytes, event: JSONObject) -> None:
+        self.kind = kind
+        self.body = body
+        self.event = event
+        severity = event.get("severity", "info")
+        self.rank = Severity(severity).rank if severity in _SEVERITIES else Severity.INFO.rank
+        self._bodies: dict[Capture, bytes] = {}
+        self._messages: dict[Capture | None, bytes] = {}
+
+    @classmethod
+    def parse(cls, kind: Kind, body: bytes) -> Item:
+        """From the bytes of the feed or of a replay stream. Raises `ValueError` when they are no object."""
+        event = orjson.loads(body)
+        if not isinstance(event, dict):
+            raise ValueError("an event is an object")
+        return cls(kind, body, event)
+
+    @property
+    def session(self) -> str | None:
+        session = self.event.get("session")
+        return session if isinstance(session, str) else None
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """`(source, id)`, the key of deduplication (AEP-0001 §7.4)."""
+        return str(self.event.get("source")), str(self.event.get("id"))
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """`(epoch, seq)`, or None for what has no position."""
+        seq, epoch = self.event.get("seq"), self.event.get("epoch", 0)
+        if isinstance(seq, int) and isinstance(epoch, int):
+            return epoch, seq
+        return None
+
+    def render(self, ceiling: Capture | None) -> bytes:
+        """The event's JSON, at most at `ceiling` (AEP-0003 §6.4); as stored where that is low enough."""
+        if ceiling is None:
+            return self.body
+        body = self._bodies.get(ceiling)
+        if body is None:
+            lowered = downlevel(self.event, ceiling)
+            body = self.body if lowered == self.event else orjson.dumps(lowered)
+            self._bodies[ceiling] = body
+        return body
+
+    def message(self, ceiling: Capture | None) -> bytes:
+        """The event as one server-sent message (AEP-0003 §3.3.2)."""
+        message = self._messages.get(ceiling)
+        if message is None:
+            parts = [b"event: ", str(self.event.get("type")).encode(), b"\ndata: ", self.render(ceiling)]
+            session, position = self.session, self.position
+            if session is not None and position is not None:
+                identifier = event_id(session, *position)
+                if identifier is not None:
+                    parts += [b"\nid: ", identifier.encode()]
+            parts.append(b"\n\n")
+            message = self._messages[ceiling] = b"".join(parts)
+        return message
+
+
+_SEVERITIES = frozenset(Severity)
+
+
+class Outbox:
+    """What waits for one consumer.
+
+    When it is full, `debug` and `info` events are dropped, new ones and then waiting ones. When an event of
+    `notice` or above finds no place even so, the box is `overrun`: its consumer must be let go, so that it
+    comes back and resumes exactly (AEP-0003 §8.4).
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_items",
+        "_limit",
+        "_limit_bytes",
+        "_wake",
+        "closed",
+        "dropped",
+        "on_overrun",
+        "overrun",
+    )
+
+    def __init__(self, limit: int = _DEFAULT_LIMIT, limit_bytes: int = _DEFAULT_BYTES) -> None:
+        self._items: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._wake: asyncio.Future[None] | None = None
+        self.closed = False
+        self.overrun = False
+        self.on_overrun: Callable[[], None] | None = None
+        self.dropped = 0
+
+    def put(self, rank: int, payload: bytes) -> None:
+        """Add one rendered event, or drop something, or become overrun."""
+        if self.closed or self.overrun:
+            return
+        if not self._fits(payload):
+            if rank < _NOTICE:
+                self.dropped += 1
+                return
+            self._shed()
+            if not self._fits(payload):
+                self.overflow()
+                return
+        self._append(rank, payload)
+
+    def overflow(self) -> None:
+        """Something that must not be lost has found no place."""
+        self.overrun = True
+        self._signal()
+        if self.on_overrun is not None:
+            self.on_overrun()
+
+    def force(self, payload: bytes) -> None:
+        """Add something that is never dropped and not counted against the bound, such as a control frame."""
+        if not self.closed:
+            self._append(Severity.CRITICAL.rank, payload)
+
+    def close(self) -> None:
+        """No more will come; what waits can still be taken."""
+        self.closed = True
+        self._signal()
+
+    def take(self, limit_bytes: int = 65_536) -> list[bytes]:
+        """What waits, oldest first, about `limit_bytes` of it."""
+        taken: list[bytes] = []
+        size = 0
+        while self._items and size < limit_bytes:
+            _, payload = self._items.popleft()
+            size += len(payload)
+            taken.append(payload)
+        self._bytes -= size
+        return taken
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    async def ready(self, seconds: float) -> bool:
+        """Wait until something is there, or the box is closed or overrun; False after `seconds`."""
+        if self._items or self.closed or self.overrun:
+            return True
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake
+        except TimeoutError:
+            return False
+        finally:
+            self._wake = None
+        return True
+
+    def _fits(self, payload: bytes) -> bool:
+        return len(self._items) < self._limit and self._bytes + len(payload) <= self._limit_bytes
+
+    def _shed(self) -> None:
+        kept = deque((rank, payload) for rank, payload in self._items if rank >= _NOTICE)
+        self.dropped += len(self._items) - len(kept)
+        self._items = kept
+        self._bytes = sum(len(payload) for _, payload in kept)
+
+    def _append(self, rank: int, payload: bytes) -> None:
+        self._items.append((rank, payload))
+        self._bytes += len(payload)
+        self._signal()
+
+    def _signal(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
