@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from handlers.lifecycle.state import SPAWNS, Crew, SessionState, Spawn
 
-SPAWNERS = {"Agent": 1, "AgentSwarm": 1_000}
+_SWARM = 1_000
+SPAWNERS = {"Agent": 1, "AgentSwarm": _SWARM}
 """The tools that spawn subagents, and how many at most."""
 
 FAILING_MS = 2_000
 OVERTAKEN_MS = 250
 TASK_PREFIX = "agent-"
 
-_STOPS_V2 = 2  # kimi-code 0.28 may ask a subagent for a longer answer, and then fires a second Stop
+_STOPS_OLD = 2  # kimi-code 0.28 may ask a subagent for a longer answer, and then fires a second Stop
 
 
 def spawned(state: SessionState, call: str, event_id: str, tool: str, *, background: bool) -> None:
@@ -41,30 +42,29 @@ def abandoned(state: SessionState, call: str) -> None:
     _leave(state, call)
 
 
-def returned(state: SessionState, call: str) -> None:
-    """A spawning call succeeded. The background of it goes on; the foreground is over."""
-    _leave(state, call)
+def returned(state: SessionState, call: str, at: int) -> int | None:
+    """A spawning call succeeded at Unix ms `at`. See `_left` for the answer.
+
+    The background of it goes on; the foreground is over.
+    """
+    return _left(state, call, at, failed=0)
 
 
 def broke(state: SessionState, call: str, at: int) -> int | None:
-    """A spawning call failed at Unix ms `at`.
-
-    Its subagent's `StopFailure` was seen, or is to come. A failed subagent fires no `Stop`: one that
-    was taken for its own just before was the main agent's, and the time of that is the answer.
-    """
+    """A spawning call failed at Unix ms `at`: its subagent's `StopFailure` was seen, or is to come."""
     crew = state.crew
     bracketed = crew.open > 0 or state.engine == "v2"
-    seen, alone = crew.failures, crew.subagents == 1
-    overtaken = crew.stopped_at if crew.stops and at - crew.stopped_at <= OVERTAKEN_MS else None
-    if not _leave(state, call):
+    seen = crew.failures
+    if not any(spawn.call == call for spawn in crew.foreground):
         abandoned(state, call)
         return None
+    overtaken = _left(state, call, at, failed=1)
     if crew.foreground:
         crew.open = max(0, crew.open - 1)
         crew.failures = max(0, seen - 1)
     if bracketed and seen == 0:
         crew.failing = at + FAILING_MS
-    return overtaken if alone else None
+    return overtaken
 
 
 def stop_seen(state: SessionState, at: int, *, failed: bool) -> None:
@@ -90,7 +90,7 @@ def foreground(state: SessionState) -> bool:
         return crew.open > crew.failures
     if crew.failures >= crew.subagents:
         return False
-    return not (state.engine == "v2" and crew.stops >= _STOPS_V2 * crew.subagents)
+    return not (state.engine == "v2" and crew.stops >= _STOPS_OLD * crew.subagents)
 
 
 def breaking(state: SessionState, at: int) -> bool:
@@ -193,6 +193,21 @@ def dismiss(state: SessionState) -> None:
     crew = state.crew
     crew.background.clear()
     crew.anonymous = crew.named = crew.brackets = 0
+
+
+def _left(state: SessionState, call: str, at: int, *, failed: int) -> int | None:
+    """A foreground call is over, and with the last of them perhaps the run.
+
+    More `Stop`s than its subagents can have fired, the last of them just now: that one was the main
+    agent's and overtook the end of the call. The answer is its time (Unix ms), or None.
+    """
+    crew = state.crew
+    subagents = crew.subagents if crew.subagents < _SWARM else max(crew.begun, crew.subagents % _SWARM)
+    unknown = crew.subagents >= _SWARM and crew.begun == 0
+    fired = (1 if state.engine == "new" else _STOPS_OLD) * (subagents - max(failed, crew.failures))
+    last = crew.stopped_at
+    excess = crew.stops > max(0, fired) and not unknown and at - last <= OVERTAKEN_MS
+    return last if _leave(state, call) and not crew.foreground and excess else None
 
 
 def _leave(state: SessionState, call: str) -> bool:

@@ -95,9 +95,10 @@ def _post_tool(w: Writer, moment: Moment) -> None:
     if draft.type != "tool.completed":
         remark(w, moment)
         return
-    if call is not None:
-        crew.returned(w.state, call)
+    over = None if call is None else crew.returned(w.state, call, w.at)
     tools.ended(w, call, draft, moment.fallback)
+    if over is not None:
+        runs.overtaken(w, over)
 
 
 def _post_tool_failure(w: Writer, moment: Moment) -> None:

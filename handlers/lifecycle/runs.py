@@ -8,7 +8,7 @@ be, with the time at which it arrived. A run has at most one terminal; no termin
 from __future__ import annotations
 
 from handlers.lifecycle import attention, crew
-from handlers.lifecycle.state import HELD, Held, Run, SessionState, Turn, keep, with_data
+from handlers.lifecycle.state import HELD, STRAYS, Held, Run, SessionState, Turn, keep, with_data
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 
@@ -39,11 +39,11 @@ def turn_started(w: Writer, turn: Turn, origin: str | None) -> None:
         return
     if origin == "user":
         return
-    stray, state.stray = state.stray, 0
+    strays = [at for at in state.strays if w.at - at <= STRAY_MS]
     settle(w, by_turn=True)
     trigger = "schedule" if origin == "cron_job" else "agent"
     _open(w, Draft("run.started", {"trigger": trigger}), turn=turn)
-    if stray and w.at - stray <= STRAY_MS:
+    if len(strays) > crew.background(state):
         # TurnStarted is not waited for: its own Stop was faster.
         _close(w, Draft("run.finished"), measured=False)
 
@@ -69,8 +69,8 @@ def ended(w: Writer, terminal: Draft, fallback: Draft, *, failed: bool) -> None:
     waiting = crew.background(state)
     if run is None:
         w.remark(fallback)
-        if not failed and waiting <= 0:
-            state.stray = w.at
+        if not failed:
+            state.strays = [*state.strays[1 - STRAYS :], w.at]
         return
     if waiting <= 0 or state.ending is not None:
         _disown(w, run, None)
@@ -115,7 +115,7 @@ def disown(w: Writer, count: int, *, failed: bool) -> None:
     run = w.state.run
     if run is None:
         if count and not failed:
-            w.state.stray = 0
+            del w.state.strays[-count:]
         return
     for i in range(len(run.held) - 1, -1, -1):
         if count <= 0:
@@ -196,7 +196,7 @@ def _open(w: Writer, draft: Draft, *, turn: Turn = None, owes: bool = False) -> 
     started = w.emit(draft, run=run_id)
     crew.relieve(state)
     state.crew.failing = 0
-    state.stray = 0
+    state.strays = []
     state.runs += 1
     state.run = Run(run_id, started, w.at, turn, owes)
 

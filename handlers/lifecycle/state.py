@@ -28,6 +28,7 @@ REQUESTS = 32
 RESULTS = 4
 FAILURES = 4
 HELD = 8
+STRAYS = 4
 SPAWNS = 32
 
 _CLIPS = (96, 24, 4)  # characters left of a text that does not fit
@@ -166,7 +167,7 @@ class SessionState(Struct, array_like=True):
     runs: int = 0
     run: Run | None = None
     closed_at: int = 0  # Unix ms of the last end of a run
-    stray: int = 0  # Unix ms of a `Stop` that closed nothing
+    strays: list[int] = []  # Unix ms of `Stop`s that closed nothing
     turn: int | None = None  # the highest main turn seen
     crew: Crew = msgspec.field(default_factory=Crew)
     calls: dict[str, Call] = {}
@@ -213,7 +214,7 @@ class SessionState(Struct, array_like=True):
             self.runs,
             run,
             self.closed_at,
-            self.stray,
+            list(self.strays),
             self.turn,
             Crew(
                 list(crew.foreground),
