@@ -193,9 +193,10 @@ class SessionState(Struct, array_like=True):
             raise InvalidState(f"session state of schema {state.schema}, this version reads {SCHEMA}")
         return state
 
-    def tombstone(self) -> bytes:
-        """What must outlive the state: that the session ended, and its last position."""
-        return SessionState(last_seq=self.last_seq, ended=self.ended).encode()
+    @classmethod
+    def tombstone(cls, last_seq: int) -> SessionState:
+        """What is left when the state of an ended session has expired: it ended, and where it stood."""
+        return cls(last_seq=last_seq, ended=True)
 
     def copy(self) -> SessionState:
         """A copy that can be changed without changing this one; entries are shared, they never change."""

@@ -1,0 +1,1 @@
+"""The reducer, rule by rule and as properties."""
