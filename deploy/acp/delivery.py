@@ -71,6 +71,12 @@ class Delivery:
             verdict = self._attempt(body, timeout_s)
         return verdict or Verdict.UNKNOWN
 
+    def close(self) -> None:
+        """Close the kept connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def _attempt(self, body: bytes, timeout_s: float) -> Verdict | None:
         """None: the connection ended before an answer began."""
         connection = self._connection or self._open(timeout_s)

@@ -52,13 +52,11 @@ def run(agent: Sequence[str], observer: Sequence[str]) -> int:
     try:
         if os.isatty(0) or os.isatty(1):
             os.execvpe(agent[0], list(agent), _environment() or os.environb)
-        return _Tee(agent, observer).run()
-    except FileNotFoundError:
-        print(f"aep-kimi acp: command not found: {agent[0]}", file=sys.stderr)
-        return 127
-    except PermissionError:
-        print(f"aep-kimi acp: cannot be run: {agent[0]}", file=sys.stderr)
-        return 126
+        tee = _Tee(agent, observer)
+    except OSError as error:
+        print(f"aep-kimi acp: {agent[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    return tee.run()
 
 
 class _Tee:
