@@ -256,7 +256,8 @@ def _without_pem(text: str) -> str:
     marks = list(_PEM.finditer(text))
     parts: list[str] = []
     done = 0
-    for mark, follower in zip(marks, [*marks[1:], None], strict=True):
+    followers: list[re.Match[str] | None] = [*marks[1:], None]
+    for mark, follower in zip(marks, followers, strict=False):
         if mark.start() < done:
             continue
         if not mark["begin"]:
