@@ -2,7 +2,7 @@
 
 AEP-0002 §2.5: events after a terminal stay legal, a second end does not. So a resume after an end is
 told as another `session.started` with the vendor's trigger, its runs open and close as ever, and the
-end of a resumed session degrades to the fallback.
+end of a resumed session drains what is open and degrades to the fallback.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def started(w: Writer, draft: Draft, *, resumed: bool) -> None:
 def ended(w: Writer, draft: Draft, fallback: Draft) -> None:
     """The session ends, at once or when the late end of its open run has had its chance."""
     state = w.state
-    if state.ended or state.ending is not None:
+    if state.ending is not None:
         w.remark(fallback)
         return
-    state.ending = Ending(w.at, w.at + ENDING_MS, keep(draft))
+    state.ending = Ending(w.at, w.at + ENDING_MS, keep(fallback if state.ended else draft))
     run = state.run
     if run is None or run.held or run.interrupt is not None:
         finish(w)
 
 
 def finish(w: Writer) -> None:
-    """Drain everything and end the session, if it is ending."""
+    """Drain everything and end the session, if it is ending; a resumed one has told its end before."""
     state = w.state
     ending, state.ending = state.ending, None
     if ending is None:
@@ -49,9 +49,9 @@ def finish(w: Writer) -> None:
     attention.close(w)
     crew.dismiss(state)
     draft = ending.draft.draft()
-    if state.started_at is not None:
+    if state.started_at is not None and not state.ended:
         draft = with_data(draft, duration_ms=max(0, ending.at - state.started_at), runs=state.runs)
-    w.emit(draft, cause=state.started, at=ending.at)
+    w.emit(draft, cause=None if state.ended else state.started, at=ending.at)
     state.ended = True
 
 
