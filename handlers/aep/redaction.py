@@ -21,18 +21,19 @@ _HOMES = re.compile(
     r"/home/[^/\s\"'`<>|:;,)\]}\\]++"
     # names of people may hold spaces where a separator follows
     rf"|/Users/(?:{_USER}(?: {_USER}){{0,3}}(?=[/\\])|{_USER})"
-    rf"|[A-Za-z]:(?:\\{{1,4}}|/)(?:Users|Documents and Settings)(?:\\{{1,4}}|/)"
+    rf"|[A-Za-z]:(?:\\{{1,4}}|/)(?:[Uu]sers|Documents and Settings)(?:\\{{1,4}}|/)"
     rf"(?:{_USER}(?: {_USER}){{0,3}}(?=[/\\])|{_USER})"
 )
 _EMAIL = re.compile(r"(?<![\w.%+'-])[\w.%+'-]++@(?:[\w-]++\.)+[^\W\d_]{2,}")
-_PHONE = re.compile(
-    r"(?<![\w+])\+\d{1,3}[\s().\-/]{0,3}(?:\d[\s().\-/]{0,3}){6,13}\d(?!\d)"
+_DIGITS = re.compile(r"[+(0-9][0-9\s().\-/]{6,}+")
+_NUMBER = re.compile(
+    r"(?<![\w.-])\d{4}(?P<gap>[ -])\d{4}(?P=gap)\d{4}(?P=gap)\d{4}(?![\w-])"
+    r"|(?<![\w+])\+\d{1,3}[\s().\-/]{0,3}(?:\d[\s().\-/]{0,3}){6,13}\d(?!\d)"
     r"|(?<![\w.])\(\d{2,5}\)[\s.\-/]{0,3}\d{3,4}[\s.\-/]{0,2}\d{3,4}(?!\w)"
     r"|(?<![\w.-])(?:1[ .-])?\d{3}[ .-]\d{3}[ .-]\d{4}(?!\w)"
     r"|(?<![\w.-])1[3-9]\d[ -]?\d{4}[ -]?\d{4}(?!\w)"
     r"|(?<![\w.-])(?!\d{1,2}[./-]\d{1,2}[./-]\d{2,4})0[1-9]\d{0,3}[ ./-]{1,2}(?:\d[ ./-]?){5,9}\d(?!\w)"
 )
-_CARD = re.compile(r"(?<![\w.-])\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?![\w-])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,12 @@ class Redactor:
             s = SECRET.join([listed.sub(SECRET, part) for part in s.split(SECRET)])
         if self.homes and (homes := _homes(self.homes)):
             s = homes.sub("~", s)
-        if "/home/" in s or "/Users/" in s or ":" in s:
+        if "/home/" in s or "sers" in s or "Documents and Settings" in s:
             s = _HOMES.sub("~", s)
         if self.pii:
             if "@" in s:
                 s = _EMAIL.sub(PII, s)
-            s = _CARD.sub(PII, _PHONE.sub(PII, s))
+            s = _without_numbers(s)
         return s
 
     def value(self, v: JSONValue) -> JSONValue:
@@ -105,6 +106,20 @@ class Redactor:
             )
             redacted.append(self._value(item, depth + 1))
         return redacted
+
+
+def _without_numbers(text: str) -> str:
+    """Numbers of phones and cards replaced; looked for only in runs of digits and what parts them."""
+    parts: list[str] = []
+    done = 0
+    for run in _DIGITS.finditer(text):
+        for match in _NUMBER.finditer(text, run.start(), run.end() + 1):
+            parts += (text[done : match.start()], PII)
+            done = match.end()
+    if not parts:
+        return text
+    parts.append(text[done:])
+    return "".join(parts)
 
 
 @lru_cache(maxsize=16)

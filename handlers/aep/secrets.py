@@ -18,7 +18,7 @@ _I = re.IGNORECASE
 
 # shapes that are a secret wherever they stand, each behind a literal that text without it never has
 _SHAPES: Final = tuple(
-    (tuple(literals.split()), re.compile(pattern))
+    (literal, re.compile(pattern))
     for literals, pattern in (
         (
             "AKIA ASIA ABIA ACCA AGPA AIDA AROA ANPA AIPA",
@@ -60,6 +60,7 @@ _SHAPES: Final = tuple(
         (":AA", r"(?<![\w])\d{8,10}:AA[\w-]{32,}+"),
         ("AccountKey= SharedAccessKey=", r"(?<=Key=)[A-Za-z0-9+/]{32,}+={0,2}"),
     )
+    for literal in literals.split()
 )
 
 _HEADER = re.compile(
@@ -84,16 +85,19 @@ _NETRC = re.compile(r"(?P<name>\blogin\s{1,8}\S{1,128}\s{1,8}password\s{1,8})\S+
 _CURL = re.compile(r"(?P<name>(?<!\S)(?:-u|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,128}:)[^\s\"']++", _I)
 _SSHPASS = re.compile(r"(?P<name>\bsshpass\s{1,8}-p\s{0,8})(?:[\"'][^\"'\r\n]*+[\"']?|\S++)", _I)
 
-# one expression per rule, behind words that its matches always hold (in small letters)
+# one expression per rule, behind a word that its matches always hold (in small letters)
 _CONTEXTS: Final = (
-    (("authorization", "x-api-key", "x-auth-token"), _HEADER),
-    (("cookie",), _COOKIE),
-    (("://",), _USERINFO),
-    (("://",), _USERINFO_TOKEN),
-    (("login",), _NETRC),
-    (("-u",), _CURL),
-    (("sshpass",), _SSHPASS),
-    (("bearer", "basic"), _SCHEME),
+    ("authorization", _HEADER),
+    ("x-api-key", _HEADER),
+    ("x-auth-token", _HEADER),
+    ("cookie", _COOKIE),
+    ("://", _USERINFO),
+    ("://", _USERINFO_TOKEN),
+    ("login", _NETRC),
+    ("-u", _CURL),
+    ("sshpass", _SSHPASS),
+    ("bearer", _SCHEME),
+    ("basic", _SCHEME),
 )
 
 _FACT: Final = (
@@ -153,15 +157,13 @@ def redact_secrets(text: str) -> str:
     if "----" in text:
         text = _without_pem(text)
     lower = text.lower()
-    for words, pattern in _CONTEXTS:
-        if any(word in lower for word in words):
-            text = pattern.sub(_keep_name, text)
+    for pattern in [pattern for word, pattern in _CONTEXTS if word in lower]:
+        text = pattern.sub(_keep_name, text)
     text = _without_named(text)
     if "eyJ" in text:
         text = _DOTTED.sub(_without_jwt, text)
-    for literals, pattern in _SHAPES:
-        if any(literal in text for literal in literals):
-            text = pattern.sub(SECRET, text)
+    for pattern in [pattern for literal, pattern in _SHAPES if literal in text]:
+        text = pattern.sub(SECRET, text)
     return text
 
 
@@ -206,11 +208,12 @@ def _named(text: str, start: int, end: int) -> tuple[int, str, int] | None:
     match = _ASSIGNED.match(text, end)
     if match and _is_secret(stem, match):
         return match.start("value"), _replacement(match), match.end()
-    if _FLAG_BEFORE.search(text, max(0, start - 43), start):
+    before = max(0, start - 43)
+    if text.find("-", before, start) >= 0 and _FLAG_BEFORE.search(text, before, start):
         match = _FLAGGED.match(text, end)
         if match:
             return match.end("sep"), SECRET, match.end()
-    if _ELEMENT_BEFORE.search(text, max(0, start - 43), start):
+    if text.find("<", before, start) >= 0 and _ELEMENT_BEFORE.search(text, before, start):
         match = _ELEMENT.match(text, end)
         if match:
             return match.end("sep"), SECRET, match.end()
