@@ -1,0 +1,174 @@
+"""Finished events: the bytes that are stored, streamed and posted (AEP-0001 §5).
+
+`severity` and `capture` are always written, so that a line read with `grep` or `jq` needs no defaults;
+`epoch` is 0 for good and left out. `data` is left out at capture `none`, and only there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, Protocol
+from urllib.parse import quote
+
+import orjson
+
+from handlers.aep.fitting import fit, writable
+from handlers.aep.levels import Capture, JSONObject, Severity
+from handlers.aep.names import extension_type
+from handlers.aep.registry import is_legal, scope_of
+from handlers.aep.validation import check_payload
+
+AEP_VERSION: Final = "0.1"
+SEQ_ORIGIN_MS: Final = 1_767_225_600_000
+"""2026-01-01T00:00:00Z in Unix milliseconds: where positions count from."""
+EVENT_LIMIT: Final = 256 * 1024
+UNKNOWN: Final = "unknown"
+
+_LAST_MS: Final = 253_402_300_799_999
+_LONG_ATTRIBUTE: Final = 1024
+_NOT_URI = re.compile(r"[^\x21\x23-\x3b\x3d\x3f-\x7e]|[<>\"]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Drafted(Protocol):
+    """What is said, without identity (`handlers.mapping.moments.Draft` is one)."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def data(self) -> JSONObject: ...
+    @property
+    def subject(self) -> str | None: ...
+    @property
+    def capture(self) -> Capture: ...
+    @property
+    def severity(self) -> Severity: ...
+
+
+def source_uri(emitter: str, agent: str, session: str) -> str:
+    """`aep://{emitter}/agent/{agent}/session/{session}`, each part percent-encoded (AEP-0001 §5.1 #6)."""
+    return f"aep://{_part(emitter)}/agent/{_part(agent)}/session/{_part(session)}"
+
+
+def position(last: int, now_ms: int) -> int:
+    """The position after `last` at Unix time `now_ms`: it rises by itself and with the clock, so it needs
+    no memory that survives (-1 for `last` when there is none)."""
+    return max(last + 1, now_ms - SEQ_ORIGIN_MS, 0)
+
+
+def rfc3339(ms: int) -> str:
+    """A Unix time in milliseconds as RFC 3339 in UTC; outside 1970 to 9999 the nearest of them."""
+    seconds, milliseconds = divmod(min(max(ms, 0), _LAST_MS), 1000)
+    return f"{_second(seconds)}.{milliseconds:03d}Z"
+
+
+def finish(
+    draft: Drafted,
+    *,
+    id: str,
+    time_ms: int,
+    source: str,
+    agent: str,
+    session: str,
+    seq: int,
+    run: str | None = None,
+    step: str | None = None,
+    cause: str | None = None,
+    limit: int = EVENT_LIMIT,
+) -> bytes:
+    """The event's JSON, valid whatever the strings hold.
+
+    Lone surrogates become U+FFFD, an empty session is `unknown`, empty optional attributes are left out.
+    A type that is not legal, or whose payload breaks its schema, becomes `x.{agent}.{type}`. An event
+    above `limit` bytes keeps its digests and loses its values, marked `"truncated": true` in `data`.
+    Raises ValueError for what only a mistake of ours can bring: an empty `id`, a negative `seq`.
+    """
+    if not id or seq < 0:
+        raise ValueError("an event needs an id and a position from 0")
+    data = draft.data
+    event_type = draft.type if is_legal(draft.type) else extension_type(agent, draft.type)
+    if check_payload(event_type, data):
+        event_type = extension_type(agent, event_type)
+    event: dict[str, object] = {
+        "aep": AEP_VERSION,
+        "id": id,
+        "type": event_type,
+        "subject": draft.subject,
+        "time": rfc3339(time_ms),
+        "source": source,
+        "agent": agent or UNKNOWN,
+        "session": session or UNKNOWN,
+        "run": run,
+        "step": step,
+        "seq": seq,
+        "cause": cause,
+        "severity": draft.severity.value,
+        "capture": draft.capture.value,
+        "data": data,
+    }
+    if draft.capture is Capture.NONE:
+        del event["data"]
+    scope = scope_of(event_type)
+    if scope != "session":
+        del event["seq"]
+    if scope == "agent":
+        for name in ("session", "run", "step"):
+            del event[name]
+    for name in ("subject", "run", "step", "cause"):
+        if not event.get(name):
+            event.pop(name, None)
+    if not source or _NOT_URI.search(source):
+        event["source"] = _uri(source)
+    finished = _dump(event)
+    return finished if len(finished) <= limit else _fitted(event, limit)
+
+
+def _dump(event: dict[str, object]) -> bytes:
+    try:
+        return orjson.dumps(event)
+    except TypeError:
+        return orjson.dumps(writable(event))
+
+
+def _fitted(event: dict[str, object], limit: int) -> bytes:
+    """The event within `limit` bytes; only its session and source may still carry it above."""
+    data = event.pop("data", None)
+    bare = len(_dump(event))
+    if bare > limit // 2:
+        for name in ("id", "subject", "run", "step", "cause", "agent"):
+            value = event.get(name)
+            if isinstance(value, str) and len(value) > _LONG_ATTRIBUTE:
+                event[name] = _marked(value)
+        bare = len(_dump(event))
+    if not isinstance(data, dict):
+        return _dump(event)
+    event_type, agent = str(event["type"]), str(event["agent"])
+    fitted = fit(event_type, data, limit - bare - len(',"data":'))
+    event["data"] = fitted
+    if check_payload(event_type, fitted):
+        event["type"] = extension_type(agent, event_type)
+    return _dump(event)
+
+
+def _marked(value: str) -> str:
+    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{value[: _LONG_ATTRIBUTE - 33]}~{digest}"
+
+
+def _part(text: str) -> str:
+    encoded = quote(_SURROGATE.sub("\ufffd", text), safe="") or UNKNOWN
+    # a path walks on `.` and `..`
+    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
+
+
+def _uri(source: str) -> str:
+    cleaned = quote(_SURROGATE.sub("\ufffd", source), safe="%:/?#[]@!$&'()*+,;=-._~")
+    return cleaned if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", cleaned) else f"aep://{_part(source)}"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
