@@ -27,6 +27,11 @@ SEQ_ORIGIN_MS: Final = 1_767_225_600_000
 EVENT_LIMIT: Final = 256 * 1024
 UNKNOWN: Final = "unknown"
 
+_LEFT_OUT: Final = {
+    "session": frozenset[str](),
+    "command": frozenset({"seq"}),
+    "agent": frozenset({"session", "run", "step", "seq"}),
+}
 _LAST_MS: Final = 253_402_300_799_999
 _LONG_ATTRIBUTE: Final = 1024
 _NOT_URI = re.compile(r"[^\x21\x23-\x3b\x3d\x3f-\x7e]|[<>\"]")
@@ -88,17 +93,16 @@ def finish(
     """
     if not id or seq < 0:
         raise ValueError("an event needs an id and a position from 0")
-    data = draft.data
     event_type = draft.type if is_legal(draft.type) else extension_type(agent, draft.type)
-    if check_payload(event_type, data):
+    if check_payload(event_type, draft.data):
         event_type = extension_type(agent, event_type)
-    event: dict[str, object] = {
+    attributes: dict[str, object] = {
         "aep": AEP_VERSION,
         "id": id,
         "type": event_type,
         "subject": draft.subject,
         "time": rfc3339(time_ms),
-        "source": source,
+        "source": source if source and not _NOT_URI.search(source) else _uri(source),
         "agent": agent or UNKNOWN,
         "session": session or UNKNOWN,
         "run": run,
@@ -107,23 +111,23 @@ def finish(
         "cause": cause,
         "severity": draft.severity.value,
         "capture": draft.capture.value,
-        "data": data,
     }
-    if draft.capture is Capture.NONE:
-        del event["data"]
-    scope = scope_of(event_type)
-    if scope != "session":
-        del event["seq"]
-    if scope == "agent":
-        for name in ("session", "run", "step"):
-            del event[name]
-    for name in ("subject", "run", "step", "cause"):
-        if not event.get(name):
-            event.pop(name, None)
-    if not source or _NOT_URI.search(source):
-        event["source"] = _uri(source)
+    event = _scoped(attributes)
+    if draft.capture is not Capture.NONE:
+        event["data"] = draft.data
     finished = _dump(event)
-    return finished if len(finished) <= limit else _fitted(event, limit)
+    return finished if len(finished) <= limit else _fitted(attributes, draft, limit)
+
+
+def _scoped(attributes: dict[str, object]) -> dict[str, object]:
+    """The attributes that the type's scope allows (AEP-0001 §5.2), without empty ones."""
+    scope = scope_of(str(attributes["type"]))
+    left_out = _LEFT_OUT[scope]
+    return {
+        name: value
+        for name, value in attributes.items()
+        if name not in left_out and value is not None and value != ""
+    }
 
 
 def _dump(event: dict[str, object]) -> bytes:
@@ -133,23 +137,22 @@ def _dump(event: dict[str, object]) -> bytes:
         return orjson.dumps(writable(event))
 
 
-def _fitted(event: dict[str, object], limit: int) -> bytes:
+def _fitted(attributes: dict[str, object], draft: Drafted, limit: int) -> bytes:
     """The event within `limit` bytes; only its session and source may still carry it above."""
-    data = event.pop("data", None)
-    bare = len(_dump(event))
+    bare = len(_dump(_scoped(attributes)))
     if bare > limit // 2:
         for name in ("id", "subject", "run", "step", "cause", "agent"):
-            value = event.get(name)
+            value = attributes[name]
             if isinstance(value, str) and len(value) > _LONG_ATTRIBUTE:
-                event[name] = _marked(value)
-        bare = len(_dump(event))
-    if not isinstance(data, dict):
-        return _dump(event)
-    event_type, agent = str(event["type"]), str(event["agent"])
-    fitted = fit(event_type, data, limit - bare - len(',"data":'))
-    event["data"] = fitted
-    if check_payload(event_type, fitted):
-        event["type"] = extension_type(agent, event_type)
+                attributes[name] = _marked(value)
+        bare = len(_dump(_scoped(attributes)))
+    event_type = str(attributes["type"])
+    data = fit(event_type, draft.data, limit - bare - len(',"data":'))
+    if draft.capture is not Capture.NONE and check_payload(event_type, data):
+        attributes["type"] = extension_type(str(attributes["agent"]), event_type)
+    event = _scoped(attributes)
+    if draft.capture is not Capture.NONE:
+        event["data"] = data
     return _dump(event)
 
 
