@@ -1,0 +1,99 @@
+"""The floors: the least that a service of this kind can do, on the same libraries."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+_SCRIPT = """
+local n = redis.call('INCR', KEYS[1])
+redis.call('HMGET', KEYS[2], 'state', 'version')
+redis.call('HSET', KEYS[2], 'state', ARGV[1], 'version', n)
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', 10000, '*', 'e', ARGV[1])
+redis.call('XADD', KEYS[4], 'MAXLEN', '~', 10000, '*', 'e', ARGV[1])
+redis.call('EXPIRE', KEYS[2], 86400)
+return n
+"""
+
+
+async def _echo(request: Request) -> Response:
+    return Response(orjson.dumps(orjson.loads(await request.body())), media_type="application/json")
+
+
+async def _tiny(request: Request) -> Response:
+    await request.body()
+    return Response(b"{}", media_type="application/json")
+
+
+async def _script(request: Request) -> Response:
+    body = await request.body()
+    session = orjson.loads(body)["session_id"]
+    redis: Redis = request.app.state.redis
+    keys = (f"floor:n:{session}", f"floor:h:{session}", f"floor:s:{session}", "floor:feed")
+    call: Any = redis.evalsha(request.app.state.sha, 4, *keys, body)
+    await call
+    return Response(b"{}", media_type="application/json")
+
+
+@asynccontextmanager
+async def _connected(app: Starlette) -> AsyncIterator[None]:
+    redis = Redis.from_url(os.environ["BENCH_REDIS_URL"])
+    app.state.redis, app.state.sha = redis, await redis.script_load(_SCRIPT)
+    yield
+    await redis.aclose()
+
+
+class _Fan:
+    """The least that hands an event to many: one queue each, finished bytes."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.queues: set[asyncio.Queue[bytes]] = set()
+
+    async def hook(self, request: Request) -> Response:
+        body = await request.body()
+        self.number += 1
+        message = b"id: %d\nevent: x\ndata: %b\n\n" % (self.number, body)
+        for queue in self.queues:
+            queue.put_nowait(message)
+        return Response(b"{}", media_type="application/json")
+
+    async def stream(self, _: Request) -> Response:
+        return StreamingResponse(self._messages(), media_type="text/event-stream")
+
+    async def _messages(self) -> AsyncIterator[bytes]:
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self.queues.add(queue)
+        try:
+            yield b": hello\n\n"
+            while True:
+                parts = [await queue.get()]
+                while not queue.empty():
+                    parts.append(queue.get_nowait())
+                yield b"".join(parts)
+        finally:
+            self.queues.discard(queue)
+
+
+_fan = _Fan()
+
+# Starlette and orjson: parse the body, send it back.
+echo = Starlette(routes=[Route("/hook", _echo, methods=["POST"])])
+# The smallest reply, for what is measured from outside.
+tiny = Starlette(routes=[Route("/hook", _tiny, methods=["POST"])])
+# Starlette and redis-py: parse the body, one EVALSHA that does about what a commit must.
+script = Starlette(routes=[Route("/hook", _script, methods=["POST"])], lifespan=_connected)
+# Events to many consumers out of memory, without Redis.
+fan = Starlette(
+    routes=[Route("/hook", _fan.hook, methods=["POST"]), Route("/stream", _fan.stream, methods=["GET"])]
+)
