@@ -136,11 +136,16 @@ def parse(text: str) -> dict[str, Any]:
         return tomlkit.parse(text).unwrap()
     except (TOMLKitError, ValueError, TypeError, IndexError, KeyError):
         pass
-    scan(text)
     said = str(first)
     found = _LINE.search(said)
+    line = int(found[1]) if found else 0
+    try:
+        scan(text)
+    except Unreadable as error:
+        if not line or error.line <= line:
+            raise
     what = _LINE.sub("", said).strip()
-    raise Unreadable(int(found[1]) if found else 0, f"this is not TOML ({what}); correct it, then run again")
+    raise Unreadable(line, f"this is not TOML ({what}); correct it, then run again")
 
 
 def decode(data: bytes, name: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.setup.blocks import EVENTS_20
-from deploy.setup.document import Document, Entry, place
+from deploy.setup.document import Document, Entry, parse, place
 from deploy.setup.errors import Unreadable
 from deploy.setup.scan import scan
 
@@ -95,9 +95,11 @@ def seeded(text: str) -> tuple[int, int, int] | None:
     found = place(statements, "hooks")
     if found is None or found.kind != "key" or found.path != ("hooks",):
         return None
-    value = text[found.start : found.end].partition("=")[2]
-    empty = value.partition("#")[0].strip() if "\n" not in value.strip() else ""
-    if "".join(empty.split()) != "[]":
+    try:
+        value = parse(text[found.start : found.end])["hooks"]
+    except Unreadable:
+        return None
+    if value != []:
         return None
     return found.start, found.end, found.line
 
