@@ -7,6 +7,7 @@ answer at all (kimi-code 2.1.0). A tool's result never closes a request.
 
 from __future__ import annotations
 
+from handlers.aep.levels import Capture
 from handlers.lifecycle import crew, tools
 from handlers.lifecycle.state import (
     REQUESTS,
@@ -16,6 +17,7 @@ from handlers.lifecycle.state import (
     SessionState,
     Turn,
     keep,
+    made,
     with_data,
     with_subject,
 )
@@ -57,12 +59,13 @@ def requested(
     late = run is None and (state.ended or (main is not False and w.at - state.closed_at <= DISMISS_MS))
     due = w.at + (DISMISS_MS if late else ABANDONED_MS)
     key = key or event_id
-    state.requests[key] = Request(event_id, w.at, due, call, owner, main, turn)
+    state.requests[key] = Request(event_id, w.at, due, call, owner, main, turn, draft.capture is Capture.NONE)
     while len(state.requests) > REQUESTS:
         dismiss(w, next(iter(state.requests)))
     early = state.results.pop(key, None)
     if early is not None and key in state.requests:
-        _answer(w, key, early.verdict.draft(), None if early.denied is None else early.denied.draft())
+        denied = None if early.denied is None else early.denied.draft()
+        _answer(w, key, early.verdict.draft(), denied, early.call)
 
 
 def answered(
@@ -73,7 +76,7 @@ def answered(
     if key is None or key in state.results:
         w.remark(fallback)
     elif key in state.requests:
-        _answer(w, key, verdict, denied)
+        _answer(w, key, verdict, denied, call)
     else:
         kept = None if denied is None else keep(denied)
         due = w.at + RESULT_WAIT_MS
@@ -100,8 +103,8 @@ def asked(state: SessionState, call: str | None) -> bool:
 
 def dismiss(w: Writer, key: str) -> None:
     """Close a request that nobody will answer."""
-    resolved = Draft("attention.resolved", {"resolution": "dismissed"})
-    _resolve(w, key, resolved)
+    bare = w.state.requests[key].bare
+    _resolve(w, key, made("attention.resolved", bare=bare, resolution="dismissed"))
 
 
 def dismiss_turn(w: Writer, turn: Turn) -> None:
@@ -162,24 +165,28 @@ def tick(w: Writer) -> None:
             dismiss(w, key)
 
 
-def _answer(w: Writer, key: str, verdict: Draft, denied: Draft | None) -> None:
+def _answer(w: Writer, key: str, verdict: Draft, denied: Draft | None, call: str | None) -> None:
     if verdict.type == "attention.resolved":
         _resolve(w, key, verdict)
         return
     request = w.state.requests[key]
     w.emit(with_subject(verdict, request.id), run=request.run, cause=request.id)
-    _resolve(w, key, Draft("attention.resolved", {"resolution": "answered"}), denied)
+    resolved = made("attention.resolved", bare=request.bare, resolution="answered")
+    _resolve(w, key, resolved, denied, call or request.call)
 
 
-def _resolve(w: Writer, key: str, resolved: Draft, denied: Draft | None = None) -> None:
+def _resolve(
+    w: Writer, key: str, resolved: Draft, denied: Draft | None = None, call: str | None = None
+) -> None:
     state = w.state
     request = state.requests.pop(key)
     resolved = with_subject(with_data(resolved, latency_ms=max(0, w.at - request.at)), request.id)
     w.emit(resolved, run=request.run, cause=request.id)
     if denied is not None:
-        tools.denied(w, request.call, denied)
-    if request.call is not None and not asked(state, request.call):
-        tools.release(w, request.call)
+        tools.denied(w, call, denied)
+    for waiting in (request.call, call):
+        if waiting is not None and not asked(state, waiting):
+            tools.release(w, waiting)
 
 
 def _give_up(w: Writer, key: str) -> None:
@@ -193,5 +200,12 @@ def _hasten(state: SessionState, key: str, due: int) -> None:
     request = state.requests[key]
     if due < request.due:
         state.requests[key] = Request(
-            request.id, request.at, due, request.call, request.run, request.main, request.turn
+            request.id,
+            request.at,
+            due,
+            request.call,
+            request.run,
+            request.main,
+            request.turn,
+            request.bare,
         )

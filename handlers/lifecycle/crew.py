@@ -27,7 +27,7 @@ def spawned(state: SessionState, call: str, event_id: str, tool: str, *, backgro
     side = crew.background if background else crew.foreground
     if not background:
         crew.subagents += SPAWNERS.get(tool, 1)
-    side.append(Spawn(call, event_id))
+    side.append(Spawn(call, event_id, SPAWNERS.get(tool, 1) >= _SWARM))
     if len(side) > SPAWNS:
         del side[0]
         crew.anonymous = min(crew.anonymous, len(crew.background))
@@ -133,11 +133,15 @@ def stopped(state: SessionState) -> int:
     if crew.named > 0:
         crew.named -= 1
         return 0
-    if crew.anonymous >= len(crew.background):
-        return 0
-    crew.anonymous += 1
-    _clear_ended(state)
-    return 1
+    single = sum(not spawn.many for spawn in crew.background)
+    if crew.anonymous < single:
+        crew.anonymous += 1
+        if crew.anonymous == single:
+            crew.background = [spawn for spawn in crew.background if spawn.many]
+            crew.anonymous = 0
+        return 1
+    # One of a swarm, whose end only its Notification tells.
+    return 1 if len(crew.background) > single else 0
 
 
 def task_started(state: SessionState, task: str) -> None:
@@ -146,12 +150,12 @@ def task_started(state: SessionState, task: str) -> None:
     side = crew.background
     for i, spawn in enumerate(side):
         if spawn.task is None:
-            side[i] = Spawn(spawn.call, spawn.id, task)
+            side[i] = Spawn(spawn.call, spawn.id, spawn.many, task)
             return
     if crew.foreground and not any(spawn.task == task for spawn in side):
         spawn = crew.foreground[-1]
         _leave(state, spawn.call)
-        side.append(Spawn(spawn.call, spawn.id, task))
+        side.append(Spawn(spawn.call, spawn.id, spawn.many, task))
 
 
 def notified(state: SessionState, task: str, *, completed: bool) -> int:
@@ -167,11 +171,11 @@ def notified(state: SessionState, task: str, *, completed: bool) -> int:
         found = next((i for i, spawn in enumerate(side) if spawn.task is None), None)
     if found is None:
         return 0
-    del side[found]
+    swarm = side.pop(found).many
     if state.engine == "v2":
         # 0.28 sends that engine's Subagent pair with an empty session id: this is the only sign.
         return 2 if completed else 0
-    if not completed:
+    if not completed or swarm:
         crew.anonymous = min(crew.anonymous, len(side))
         return 0
     if crew.anonymous > 0:
@@ -223,10 +227,3 @@ def _leave(state: SessionState, call: str) -> bool:
 
 def _reset(crew: Crew) -> None:
     crew.subagents = crew.begun = crew.open = crew.stops = crew.failures = crew.stopped_at = 0
-
-
-def _clear_ended(state: SessionState) -> None:
-    crew = state.crew
-    if crew.anonymous == len(crew.background):
-        crew.background.clear()
-        crew.anonymous = 0

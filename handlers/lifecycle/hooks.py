@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from handlers.aep.levels import Capture
 from handlers.lifecycle import attention, crew, runs, session, tools
 from handlers.lifecycle.state import key, turn_of
 from handlers.lifecycle.writer import Writer
@@ -17,7 +18,7 @@ MAIN_AGENT = "main"
 
 def step(w: Writer, moment: Moment) -> None:
     """Take one hook event of a session."""
-    _notice_engine(w, moment)
+    _notice(w, moment)
     handler = _HANDLERS.get(moment.name)
     if handler is None:
         remark(w, moment)
@@ -33,8 +34,9 @@ def remark(w: Writer, moment: Moment) -> None:
         w.remark(draft)
 
 
-def _notice_engine(w: Writer, moment: Moment) -> None:
+def _notice(w: Writer, moment: Moment) -> None:
     facts = moment.facts
+    w.state.bare = moment.fallback.capture is Capture.NONE
     if "client_type" in facts:
         w.state.engine = "new"
     elif moment.name == "UserPromptSubmit":
@@ -136,7 +138,7 @@ def _permission_result(w: Writer, moment: Moment) -> None:
     if facts.get("decision") == "rejected":
         tool = facts.get("tool_name")
         if isinstance(tool, str):
-            denied = tools.denial(tool, call if isinstance(call, str) else None, "runtime")
+            denied = tools.denial(w, tool, call if isinstance(call, str) else None, "runtime")
     attention.answered(w, _request_key(moment), verdict, denied, moment.fallback, call=key(call))
     runs.resume(w)
 

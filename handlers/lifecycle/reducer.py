@@ -61,20 +61,20 @@ def reduce(state: SessionState | None, inputs: Sequence[Input], now_ms: int, *, 
         moment = given.moment
         if isinstance(moment, Moment):
             if moment.session == UNKNOWN:
-                _bucket(w, moment)
+                _tell(w, moment)
             else:
-                _FRONTS.get(moment.channel, hooks.remark)(w, moment)
+                _FRONTS.get(moment.channel, _tell)(w, moment)
         current.bound()
         replies.append({})
     current.due_ms = clock.due(current)
     return Reduction(current, tuple(w.events), tuple(replies))
 
 
-def _bucket(w: Writer, moment: Moment) -> None:
-    """Events of nobody's session: told as mapped, but for what would claim a lifecycle."""
+def _tell(w: Writer, moment: Moment) -> None:
+    """Events of nobody's session, or of a channel without a front-end: told, claiming no lifecycle."""
     for draft in moment.drafts or (moment.fallback,):
         claims = draft.type.startswith(("run.", "attention.")) or draft.type == "session.ended"
-        w.emit(moment.fallback if claims else draft)
+        w.remark(moment.fallback if claims else draft)
 
 
 _FRONTS: Mapping[str, Callable[[Writer, Moment], None]] = {"hook": hooks.step}

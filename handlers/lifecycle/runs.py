@@ -8,7 +8,7 @@ be, with the time at which it arrived. A run has at most one terminal; no termin
 from __future__ import annotations
 
 from handlers.lifecycle import attention, crew
-from handlers.lifecycle.state import HELD, STRAYS, Held, Run, SessionState, Turn, keep, with_data
+from handlers.lifecycle.state import HELD, STRAYS, Held, Run, SessionState, Turn, keep, made, with_data
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 
@@ -42,10 +42,10 @@ def turn_started(w: Writer, turn: Turn, origin: str | None) -> None:
     strays = [at for at in state.strays if w.at - at <= STRAY_MS]
     settle(w, by_turn=True)
     trigger = "schedule" if origin == "cron_job" else "agent"
-    _open(w, Draft("run.started", {"trigger": trigger}), turn=turn)
+    _open(w, made("run.started", bare=state.bare, trigger=trigger), turn=turn)
     if len(strays) > crew.background(state):
         # TurnStarted is not waited for: its own Stop was faster.
-        _close(w, Draft("run.finished"), measured=False)
+        _close(w, made("run.finished", bare=state.bare), measured=False)
 
 
 def queued(w: Writer) -> None:
@@ -86,9 +86,10 @@ def ended(w: Writer, terminal: Draft, fallback: Draft, *, failed: bool) -> None:
 
 def overtaken(w: Writer, at: int) -> None:
     """The run was over at Unix ms `at`: its `Stop` was told as a subagent's."""
-    run = w.state.run
-    if run is not None and not run.held and crew.background(w.state) <= 0:
-        _close(w, Draft("run.finished"), at=at)
+    state = w.state
+    run = state.run
+    if run is not None and not run.held and crew.background(state) <= 0:
+        _close(w, made("run.finished", bare=state.bare), at=at)
 
 
 def interrupted(w: Writer, turn: Turn, terminal: Draft, fallback: Draft) -> None:
@@ -152,7 +153,8 @@ def settle(w: Writer, *, by_turn: bool = False) -> None:
         _conclude(w, _best(run.held))
     else:
         done = run.queued or by_turn
-        _close(w, Draft("run.finished" if done else "run.cancelled"), measured=False)
+        terminal = "run.finished" if done else "run.cancelled"
+        _close(w, made(terminal, bare=w.state.bare), measured=False)
 
 
 def due(state: SessionState) -> int | None:

@@ -109,6 +109,7 @@ class Request(Struct, array_like=True, frozen=True):
     run: str | None
     main: bool | None
     turn: Turn
+    bare: bool  # the posture lets no data ride, not even ours
 
 
 class Result(Struct, array_like=True, frozen=True):
@@ -123,10 +124,11 @@ class Result(Struct, array_like=True, frozen=True):
 
 
 class Spawn(Struct, array_like=True, frozen=True):
-    """A call that started a subagent. `id` is its `tool.requested`, `task` the vendor's task id."""
+    """A call that started a subagent, or `many`. `id` is its `tool.requested`, `task` the vendor's id."""
 
     call: str
     id: str
+    many: bool
     task: str | None = None
 
 
@@ -176,6 +178,7 @@ class SessionState(Struct, array_like=True):
     requests: dict[str, Request] = {}
     results: dict[str, Result] = {}
     ending: Ending | None = None
+    bare: bool = False  # the posture of the last event lets no data ride, not even ours
     due_ms: int | None = None  # Unix ms at which the state wants a tick
 
     def encode(self) -> bytes:
@@ -237,6 +240,7 @@ class SessionState(Struct, array_like=True):
             self.requests.copy(),
             self.results.copy(),
             self.ending,
+            self.bare,
             self.due_ms,
         )
 
@@ -310,9 +314,16 @@ def _clean(value: Any) -> Any:
     return value
 
 
+def made(event_type: str, *, bare: bool, **data: JSONValue) -> Draft:
+    """A draft of the reducer's own: ids and machine words, or nothing at capture `none`."""
+    return Draft(event_type, {}, capture=Capture.NONE) if bare else Draft(event_type, data)
+
+
 def with_data(draft: Draft, **more: JSONValue) -> Draft:
-    """`draft` with more data; entries of None are left out."""
-    data: JSONObject = {**draft.data, **{name: value for name, value in more.items() if value is not None}}
+    """`draft` with more data, which is `metadata`: nothing is added at capture `none`."""
+    if draft.capture is Capture.NONE:
+        return draft
+    data: JSONObject = {**draft.data, **more}
     return Draft(draft.type, data, draft.subject, draft.capture, draft.severity)
 
 

@@ -6,7 +6,7 @@ alone or not at all; a rejected call is told twice, as the answer and as a failu
 
 from __future__ import annotations
 
-from handlers.aep.levels import JSONObject, Severity
+from handlers.aep.levels import Capture, JSONObject, Severity
 from handlers.lifecycle import crew
 from handlers.lifecycle.state import FAILURES, Call, Failure, Told, keep, with_data
 from handlers.lifecycle.writer import Writer
@@ -95,8 +95,10 @@ def denied(w: Writer, call: str | None, draft: Draft) -> None:
         _tell(w, call, Told(None if state.run is None else state.run.id, True))
 
 
-def denial(name: str, call_id: str | None, by: str) -> Draft:
+def denial(w: Writer, name: str, call_id: str | None, by: str) -> Draft:
     """The draft of a `tool.denied` (AEP-0002 §5.3); `by` is `policy`, `user_setting` or `runtime`."""
+    if w.state.bare:
+        return Draft("tool.denied", {}, name, Capture.NONE, Severity.WARNING)
     tool: JSONObject = {"name": name} if call_id is None else {"name": name, "call_id": call_id}
     return Draft("tool.denied", {"tool": tool, "by": by}, name, severity=Severity.WARNING)
 

@@ -222,3 +222,28 @@ def test_a_subagent_is_caused_by_the_call_that_spawned_it() -> None:
     story.prompt(0)
     spawn = story.pre("a", "Agent")[0]
     assert story.hook("SubagentStart", agent_name="coder")[0].cause == spawn.id
+
+
+def test_a_swarm_in_the_background_ends_with_its_notification() -> None:
+    story = Story()
+    story.prompt(0)
+    story.pre("s", "AgentSwarm", background=True)
+    story.hook("TaskStarted", task_id="agent-s", kind="agent")
+    story.post("s", "AgentSwarm")
+    for _ in range(3):
+        story.hook("Stop")
+        assert types(story.hook("SubagentStop")) == ["x.stop", "delegation.subagent.stopped"]
+    story.hook("Notification", notification_type="task.completed", source_id="agent-s")
+    assert types(story.hook("Stop")) == ["run.finished"]
+
+
+def test_a_second_foreground_call_outlives_the_first() -> None:
+    story = Story()
+    story.prompt(0)
+    for call in ("a", "b"):
+        _spawn(story, call=call)
+    story.hook("StopFailure")
+    story.fail("a", "Agent")
+    assert types(story.hook("Stop")) == ["x.stop"]
+    _finish(story, "b")
+    assert types(story.hook("Stop")) == ["run.finished"]
