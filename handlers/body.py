@@ -9,18 +9,19 @@ from starlette.requests import ClientDisconnect, Request
 from handlers.errors import Refused
 
 _SECONDS = 15.0
+_DISCARDED = 8
 
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The whole body, at most `limit` bytes (413) within 15 s (408).
 
-    A body that declares itself too large is refused before it is read.
+    What is too large is still read for a while, and thrown away: a sender whose connection closes under its
+    hands sees a reset instead of the answer.
     """
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise too_large(limit)
     if "content-encoding" in request.headers:
         raise Refused(415, "unsupported-encoding", "compressed bodies are not taken")
+    declared = request.headers.get("content-length", "")
+    keep = not (declared.isdecimal() and int(declared) > limit)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -28,15 +29,16 @@ async def read_body(request: Request, limit: int) -> bytes:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > limit:
-                    raise too_large(limit)
-                chunks.append(chunk)
+                    keep = False
+                    chunks.clear()
+                if keep:
+                    chunks.append(chunk)
+                elif size > limit * _DISCARDED:
+                    break
     except TimeoutError:
         raise Refused(408, "timeout", f"the body did not arrive within {_SECONDS:.0f} s") from None
     except ClientDisconnect:
         raise Refused(400, "disconnected", "the body ended early") from None
+    if not keep:
+        raise Refused(413, "payload-too-large", f"the body is larger than AEP_MAX_BODY ({limit} bytes)")
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def too_large(limit: int) -> Refused:
-    """The refusal of a body over the limit."""
-    return Refused(413, "payload-too-large", f"the body is larger than AEP_MAX_BODY ({limit} bytes)")

@@ -1,7 +1,7 @@
 """Failing fast while Redis does not answer, with a single probe now and then.
 
-Without it every hook would wait for its whole deadline as long as Redis is frozen; with it only the first ones
-do, and after that one in every pause.
+Without it every hook would wait for its whole deadline as long as Redis is frozen; with it only the first
+ones do, and after that one in every pause.
 """
 
 from __future__ import annotations

@@ -67,7 +67,10 @@ def listen(host: str, port: int) -> socket.socket:
     """The listening socket. Raises `OSError` with a sentence that says what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # Connections inherit it; asyncio does not set it on sockets that it did not make itself.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(f"cannot listen on {host} port {port}: {reason}; choose another with --port") from None

@@ -1,0 +1,357 @@
+"""Load or guess, reduce, finish, commit: how a moment becomes events in Redis.
+
+Per session at most one commit of this process is in flight; moments that arrive meanwhile wait, are reduced
+together and go as one batch. A commit that another replica overtook is reduced again on the state that won,
+until the deadline. The ids of the events come from each input's own mint, and a batch keeps its commit id
+through all tries, so that a reply lost on the way back never doubles an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from handlers.aep.envelope import finish, source_uri
+from handlers.aep.levels import JSONObject
+from handlers.aep.ulid import Mint
+from handlers.breaker import Breaker
+from handlers.clock import Clock
+from handlers.counters import Counters
+from handlers.lifecycle.reducer import Emitted, Input, Reduction, Tick, reduce
+from handlers.lifecycle.state import SessionState
+from handlers.mapping.moments import Moment
+from state.errors import Refused, StateError, Unanswered, Unreachable
+from state.keys import SessionKey
+from state.sessions import Committed, Conflict, Put, Record, Sessions
+
+log = logging.getLogger(__name__)
+
+Stored = Literal["yes", "no", "unknown"]
+Cause = Moment | Tick
+
+_BATCH = 128
+_GUESSES = 4_096
+_GUESSED_BYTES = 32 * 1024 * 1024
+_JITTER_SECONDS = 0.004
+_RECONNECTS = 3
+_RECONNECT_SECONDS = 0.01
+_STALL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one submission.
+
+    `replies` has one vendor reply for every input, `{}` unless a decision is due. `stored` is `yes` when
+    the events are in Redis, `no` when they certainly are not, `unknown` when a commit was sent and no answer
+    came.
+    """
+
+    replies: tuple[JSONObject, ...]
+    stored: Stored
+
+    @property
+    def reply(self) -> JSONObject:
+        """The reply to the first input."""
+        return self.replies[0] if self.replies else {}
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    inputs: tuple[Input, ...]
+    deadline: float
+    puts: tuple[Put, ...] = ()
+    future: asyncio.Future[Outcome] | None = None
+    outcome: Outcome | None = None
+
+    def settle(self, replies: Sequence[JSONObject], stored: Stored) -> None:
+        self.outcome = Outcome(tuple(replies), stored)
+        if self.future is not None and not self.future.done():
+            self.future.set_result(self.outcome)
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    queue: list[_Waiting] = field(default_factory=list)
+    flying: list[_Waiting] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Try:
+    """Where a batch stands: `sent` while a commit of it may be applied without our knowing."""
+
+    sent: bool = False
+    unanswered: bool = False
+
+
+class Engine:
+    """The one way by which moments of our own sessions become events.
+
+    One engine serves one agent's sessions in one process; all methods belong to one event loop.
+    """
+
+    def __init__(
+        self, sessions: Sessions, *, clock: Clock, counters: Counters, agent: str = "kimi-code"
+    ) -> None:
+        self.breaker = Breaker()
+        self._sessions = sessions
+        self._clock = clock
+        self._counters = counters
+        self._agent = agent
+        self._lanes: dict[SessionKey, _Lane] = {}
+        self._guesses: OrderedDict[SessionKey, Record] = OrderedDict()
+        self._guessed_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, key: SessionKey, moment: Cause, *, at_ms: int, deadline: float) -> Outcome:
+        """Commit one moment. `at_ms` is when it reached us, `deadline` a time of the steady clock."""
+        return await self.apply(key, (moment,), at_ms=at_ms, deadline=deadline)
+
+    async def apply(
+        self,
+        key: SessionKey,
+        moments: Sequence[Cause],
+        *,
+        at_ms: int,
+        deadline: float,
+        puts: tuple[Put, ...] = (),
+    ) -> Outcome:
+        """Commit moments that belong together, in order, with `puts` in the same transaction.
+
+        Never raises for a Redis that is gone, slow or frozen, and never takes longer than `deadline`.
+        """
+        now = self._clock.steady()
+        if not self.breaker.allow(now):
+            self._counters.add("moments.unstored.down", len(moments))
+            return Outcome(({},) * len(moments), "no")
+        inputs = tuple(Input(moment, at_ms, Mint(at_ms, os.urandom(10))) for moment in moments)
+        waiting = _Waiting(inputs, deadline, puts)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(flying=[waiting])
+            await self._fly(key, lane)
+        else:
+            waiting.future = asyncio.get_running_loop().create_future()
+            lane.queue.append(waiting)
+            try:
+                async with asyncio.timeout(deadline - now):
+                    await waiting.future
+            except TimeoutError:
+                self._give_up(lane, waiting)
+        assert waiting.outcome is not None
+        return waiting.outcome
+
+    async def close(self, seconds: float) -> None:
+        """Wait for what is in flight, at most `seconds`."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    def forget(self) -> None:
+        """Drop every guess, so that the next commit of each session reads first."""
+        self._guesses.clear()
+        self._guessed_bytes = 0
+
+    def _give_up(self, lane: _Lane, waiting: _Waiting) -> None:
+        """The deadline of a follower has passed while it waited or flew."""
+        if waiting.outcome is not None:
+            return
+        if waiting in lane.queue:
+            lane.queue.remove(waiting)
+            stored: Stored = "no"
+        else:
+            stored = "unknown"
+        self._counters.add(
+            f"moments.unstored.{'queued' if stored == 'no' else 'timeout'}", len(waiting.inputs)
+        )
+        waiting.settle([{}] * len(waiting.inputs), stored)
+
+    async def _fly(self, key: SessionKey, lane: _Lane) -> None:
+        """Commit what the lane holds; a task goes on with what has arrived meanwhile."""
+        try:
+            await self._commit(key, lane.flying)
+        finally:
+            for waiting in lane.flying:
+                if waiting.outcome is None:
+                    waiting.settle([{}] * len(waiting.inputs), "unknown")
+            lane.flying = []
+            if lane.queue:
+                lane.flying, lane.queue = lane.queue[:_BATCH], lane.queue[_BATCH:]
+                task = asyncio.create_task(self._fly(key, lane))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                del self._lanes[key]
+
+    async def _commit(self, key: SessionKey, batch: list[_Waiting]) -> None:
+        inputs = [entry for waiting in batch for entry in waiting.inputs]
+        puts = tuple(put for waiting in batch for put in waiting.puts)
+        deadline = max(waiting.deadline for waiting in batch)
+        progress = _Try()
+        try:
+            async with asyncio.timeout(deadline - self._clock.steady()):
+                reduction = await self._settle(key, inputs, puts, progress)
+        except TimeoutError:
+            now = self._clock.steady()
+            if now - deadline > _STALL_SECONDS:
+                # This process was late itself; that says nothing about Redis.
+                self.breaker.release()
+            else:
+                self.breaker.fail(now, "Redis does not answer in time")
+            self._lose(key, batch, progress, "timeout")
+        except StateError as error:
+            self.breaker.fail(self._clock.steady(), str(error) or type(error).__name__)
+            self._lose(key, batch, progress, "error")
+        except Exception:
+            # A defect of ours, which must cost the agent nothing, and the other moments of the batch neither.
+            self.breaker.release()
+            self._drop_guess(key)
+            if len(batch) > 1:
+                for waiting in batch:
+                    await self._commit(key, [waiting])
+                return
+            log.exception("a moment could not be reduced or finished")
+            self._lose(key, batch, progress, "defect")
+        except BaseException:
+            self.breaker.release()
+            raise
+        else:
+            self.breaker.succeed()
+            self._counters.add("moments.stored", len(inputs))
+            self._counters.add("events.stored", len(reduction.events))
+            replies = iter(reduction.replies)
+            for waiting in batch:
+                waiting.settle([next(replies) for _ in waiting.inputs], "yes")
+
+    def _lose(self, key: SessionKey, batch: list[_Waiting], progress: _Try, reason: str) -> None:
+        self._drop_guess(key)
+        stored: Stored = "unknown" if progress.sent else "no"
+        for waiting in batch:
+            if waiting.outcome is None:
+                self._counters.add(f"moments.unstored.{reason}", len(waiting.inputs))
+                waiting.settle([{}] * len(waiting.inputs), stored)
+
+    async def _settle(
+        self, key: SessionKey, inputs: list[Input], puts: tuple[Put, ...], progress: _Try
+    ) -> Reduction:
+        """Reduce and commit until it is applied. Raises `StateError`; the caller bounds the time."""
+        commit_id = self._sessions.commit_id()
+        record = self._guesses.get(key)
+        if record is None:
+            record = await self._load(key)
+        while True:
+            now_ms = self._clock.now_ms()
+            before = _decode(record)
+            reduction = reduce(before, inputs, now_ms, top=record.top)
+            state = reduction.state.encode()
+            events = [(event.seq, self._bytes(key, event)) for event in reduction.events]
+            result = await self._send(
+                key,
+                progress,
+                expected=record.version,
+                commit_id=commit_id,
+                state=state,
+                events=events,
+                now_ms=now_ms,
+                due_ms=reduction.state.due_ms,
+                ended=reduction.state.ended,
+                puts=puts,
+            )
+            if isinstance(result, Committed):
+                top = max(record.top, events[-1][0]) if events else record.top
+                self._guess(key, Record(state, commit_id, top))
+                return reduction
+            self._counters.add("commits.conflicts")
+            record = result.record
+            await asyncio.sleep(random.random() * _JITTER_SECONDS)
+
+    async def _load(self, key: SessionKey) -> Record:
+        for _ in range(_RECONNECTS):
+            try:
+                return await self._sessions.load(key)
+            except (Unreachable, Unanswered):
+                self._counters.add("redis.retries")
+                await asyncio.sleep(_RECONNECT_SECONDS)
+        return await self._sessions.load(key)
+
+    async def _send(
+        self,
+        key: SessionKey,
+        progress: _Try,
+        *,
+        expected: str,
+        commit_id: str,
+        state: bytes,
+        events: list[tuple[int, bytes]],
+        now_ms: int,
+        due_ms: int | None,
+        ended: bool,
+        puts: tuple[Put, ...],
+    ) -> Committed | Conflict:
+        """Send one commit, again when its answer is lost: the commit id makes the repeat harmless."""
+        tries = _RECONNECTS
+        while True:
+            progress.sent = True
+            try:
+                result = await self._sessions.commit(
+                    key,
+                    expected=expected,
+                    commit_id=commit_id,
+                    state=state,
+                    events=events,
+                    now_ms=now_ms,
+                    due_ms=due_ms,
+                    ended=ended,
+                    puts=puts,
+                )
+            except (Unreachable, Unanswered) as error:
+                progress.sent = progress.unanswered = progress.unanswered or isinstance(error, Unanswered)
+                if tries == 0:
+                    raise
+                tries -= 1
+                self._counters.add("redis.retries")
+                await asyncio.sleep(_RECONNECT_SECONDS)
+            except Refused:
+                progress.sent = progress.unanswered
+                raise
+            else:
+                progress.sent = progress.unanswered = False
+                return result
+
+    def _bytes(self, key: SessionKey, event: Emitted) -> bytes:
+        return finish(
+            event.draft,
+            id=event.id,
+            time_ms=event.time_ms,
+            source=source_uri(key.emitter, self._agent, key.session),
+            agent=self._agent,
+            session=key.session,
+            seq=event.seq,
+            run=event.run,
+            cause=event.cause,
+        )
+
+    def _guess(self, key: SessionKey, record: Record) -> None:
+        self._drop_guess(key)
+        self._guesses[key] = record
+        self._guessed_bytes += len(record.state or b"")
+        while len(self._guesses) > _GUESSES or self._guessed_bytes > _GUESSED_BYTES:
+            _, old = self._guesses.popitem(last=False)
+            self._guessed_bytes -= len(old.state or b"")
+
+    def _drop_guess(self, key: SessionKey) -> None:
+        old = self._guesses.pop(key, None)
+        if old is not None:
+            self._guessed_bytes -= len(old.state or b"")
+
+
+def _decode(record: Record) -> SessionState | None:
+    """The state to reduce on. Of an expired one its tombstone is left: it ended, and where it stood."""
+    if record.state is not None:
+        return SessionState.decode(record.state)
+    return SessionState(last_seq=record.top, ended=True) if record.ended else None

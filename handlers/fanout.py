@@ -1,0 +1,171 @@
+"""From one feed to many consumers: the hub of a process.
+
+The hub parses an entry of the feed once and offers it to every subscription. A subscription that resumes
+holds its live events back until its replay is through, and then drops those that the replay already gave, so
+that the hand-over has neither a gap nor a repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from handlers.aep.filters import Filter
+from handlers.aep.levels import Capture
+from handlers.counters import Counters
+from handlers.delivery import Item, Outbox
+from state.feed import FeedEntry
+
+log = logging.getLogger(__name__)
+
+_HELD_LIMIT = 50_000
+
+Encode = Callable[[Item, Capture | None], bytes]
+
+
+class Consumer(Protocol):
+    """What the hub tells a consumer beside its events."""
+
+    def drain(self) -> None:
+        """The process is stopping."""
+
+    def lag(self) -> None:
+        """The feed lost something: the consumer must come back and resume."""
+
+
+class Subscription:
+    """One filter and one ceiling of one consumer."""
+
+    __slots__ = ("_ceiling", "_encode", "_filter", "_held", "_ids", "_outbox", "_positions", "consumer")
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        outbox: Outbox,
+        encode: Encode,
+        filter: Filter,
+        ceiling: Capture | None,
+        *,
+        holding: bool = False,
+    ) -> None:
+        self.consumer = consumer
+        self._outbox = outbox
+        self._encode = encode
+        self._filter = filter
+        self._ceiling = ceiling
+        self._held: list[Item] | None = [] if holding else None
+        self._positions: dict[str, tuple[int, int]] = {}
+        self._ids: set[tuple[str, str]] = set()
+
+    def offer(self, item: Item) -> None:
+        """A live event: into the outbox, or held back while the replay runs."""
+        if not self._filter.matches(item.event):
+            return
+        if self._held is None:
+            if (self._ids or self._positions) and self._replayed(item):
+                return
+            self._outbox.put(item.rank, self._encode(item, self._ceiling))
+        elif len(self._held) < _HELD_LIMIT:
+            self._held.append(item)
+        else:
+            self._outbox.overflow()
+
+    def replay(self, item: Item) -> bytes | None:
+        """A replayed event, rendered; None when the filter does not want it."""
+        position = item.position
+        if item.kind == "own" and position is not None:
+            self._positions[item.identity[0]] = position
+        else:
+            self._ids.add(item.identity)
+        if not self._filter.matches(item.event):
+            return None
+        return self._encode(item, self._ceiling)
+
+    def release(self) -> None:
+        """The replay is through: give out what was held back and is not known from it."""
+        held, self._held = self._held or [], None
+        for item in held:
+            if not self._replayed(item):
+                self._outbox.put(item.rank, self._encode(item, self._ceiling))
+
+    def settle(self) -> None:
+        """The feed has passed everything that the replay can have given: compare no more."""
+        self._ids.clear()
+        self._positions.clear()
+
+    def _replayed(self, item: Item) -> bool:
+        position = item.position
+        if item.kind == "own" and position is not None:
+            known = self._positions.get(item.identity[0])
+            return known is not None and position <= known
+        return item.identity in self._ids
+
+
+class Hub:
+    """All subscriptions of a process, fed by its one reader a shard."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._subscriptions: dict[Subscription, None] = {}
+        self._taps: list[Callable[[Item], None]] = []
+        self._following = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    def add(self, subscription: Subscription) -> None:
+        """Live events go there from now on."""
+        self._subscriptions[subscription] = None
+
+    def remove(self, subscription: Subscription) -> None:
+        """No more live events; removing twice is fine."""
+        self._subscriptions.pop(subscription, None)
+
+    def tap(self, listener: Callable[[Item], None]) -> None:
+        """Show every live event to `listener` too, whatever consumers there are. It must be quick."""
+        self._taps.append(listener)
+
+    def followed(self) -> None:
+        """The readers stand at a known place of the feed: nothing from now on can be missed."""
+        self._following.set()
+
+    async def ready(self, seconds: float) -> bool:
+        """Whether a consumer that is added now will miss nothing; waits for that at most `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._following.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def publish(self, entry: FeedEntry) -> None:
+        """Offer one entry of the feed to everyone."""
+        if entry.kind == "notice":
+            return
+        try:
+            item = Item.parse("own" if entry.kind == "event" else entry.kind, entry.body)
+        except ValueError:
+            log.warning("an entry of the feed is no event")
+            self._counters.add("feed.malformed")
+            return
+        self._counters.add("feed.events")
+        for listener in self._taps:
+            listener(item)
+        for subscription in tuple(self._subscriptions):
+            subscription.offer(item)
+
+    def gap(self, missed: int) -> None:
+        """Entries of the feed are lost to this process: every consumer must come back and resume."""
+        self._counters.add("feed.missed", missed)
+        for consumer in self._consumers():
+            consumer.lag()
+
+    def drain(self) -> None:
+        """Tell every consumer that the process is stopping."""
+        for consumer in self._consumers():
+            consumer.drain()
+
+    def _consumers(self) -> list[Consumer]:
+        return list({id(entry.consumer): entry.consumer for entry in self._subscriptions}.values())

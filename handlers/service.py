@@ -1,0 +1,176 @@
+"""What one process has: settings, connections, engine, hub, sweeper; and how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Sequence
+
+from state.foreign import Foreign
+
+from handlers.aep.capture import Posture
+from handlers.aep.redaction import Redactor
+from handlers.auth import Gatekeeper
+from handlers.clock import Clock, SystemClock
+from handlers.counters import Counters
+from handlers.engine import Engine
+from handlers.errors import SettingsError
+from handlers.fanout import Hub
+from handlers.replaying import Replayer
+from handlers.settings import Settings
+from handlers.sweeper import Sweeper
+from state.connection import Client, Limits, connect
+from state.errors import LayoutMismatch, StateError
+from state.feed import FeedEntry, FeedReader, Gap
+from state.keys import Keys
+from state.replay import Replay
+from state.sessions import Bounds, Sessions
+
+log = logging.getLogger(__name__)
+
+_PING_SECONDS = 0.5
+_LAYOUT_SECONDS = 1.0
+_FLIGHT_SECONDS = 1.0
+
+
+class Service:
+    """The parts of one process and their lifetimes. Connections are made by their first use."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None, serverless: bool = False) -> None:
+        if settings.redis_url is None:
+            raise SettingsError(
+                "AEP_REDIS_URL", "not set; only 'aep-kimi serve' runs without it, with a server of its own"
+            )
+        self.settings = settings
+        self.serverless = serverless
+        self.clock: Clock = clock or SystemClock()
+        self.counters = Counters()
+        self.gate = Gatekeeper(settings)
+        self.posture = posture(settings)
+        self.draining = False
+        self.client: Client = client(settings)
+        self.keys = Keys(settings.redis_prefix, settings.shards)
+        self.sessions = Sessions(self.client, self.keys, Bounds(buffer=settings.buffer))
+        self.replay = Replay(self.client, self.keys)
+        self.foreign = Foreign(self.client, self.keys, self.sessions.bounds)
+        self.replayer = Replayer(self.sessions, self.replay, self.foreign, self.keys, self.gate.emitters)
+        self.engine = Engine(self.sessions, clock=self.clock, counters=self.counters)
+        self.hub = Hub(self.counters)
+        self.reader = FeedReader(self.client, self.keys, self._entries, self._gap)
+        self.sweeper = Sweeper(
+            self.sessions, self.engine, self.keys, clock=self.clock, counters=self.counters
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started_ms = self.clock.now_ms()
+        self._mismatch: str | None = None
+
+    async def start(self) -> None:
+        """Begin the background work: the layout check, the feed reader, the sweeper."""
+        self.reader.start()
+        # The first hook must not wait for the connection; a Redis that is away is no reason not to start.
+        await self.ping()
+        for work in (self._prepare(), self._follow(), self.sweeper.run()):
+            self._begin(work)
+
+    def drain(self) -> None:
+        """Stop taking consumers, and tell those that are here. Safe to call twice."""
+        if not self.draining:
+            self.draining = True
+            self.hub.drain()
+
+    async def stop(self) -> None:
+        """End the background work and the connections, once what is in flight has landed."""
+        self.drain()
+        await self.engine.close(_FLIGHT_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.reader.stop()
+        await self.client.close()
+
+    async def ping(self) -> bool:
+        """Whether Redis answers now, and with a layout that is ours."""
+        if self._mismatch is not None:
+            return False
+        try:
+            async with asyncio.timeout(_PING_SECONDS):
+                await self.client.call(self.keys.layout, "GET", self.keys.layout)
+        except (StateError, TimeoutError):
+            return False
+        return True
+
+    def problem(self) -> str | None:
+        """What is wrong, in a sentence without secrets; None when nothing is known to be."""
+        if self._mismatch is not None:
+            return self._mismatch
+        if not self.engine.breaker.closed:
+            return f"events cannot be stored: {self.engine.breaker.reason}"
+        if self.reader.failures and not self.reader.connected:
+            return "the live feed of Redis cannot be read"
+        return None
+
+    def relay_bound(self) -> bool:
+        """Whether a relay link of this deployment holds its connection."""
+        return False
+
+    def figures(self) -> dict[str, object]:
+        """Counts for those who may see them."""
+        return {
+            "uptime_s": (self.clock.now_ms() - self._started_ms) // 1000,
+            "consumers": len(self.hub),
+            "feed_missed": self.reader.missed,
+            "counters": self.counters.snapshot(),
+        }
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _prepare(self) -> None:
+        """Compare the layout in Redis with ours, as soon as Redis is there."""
+        while True:
+            with contextlib.suppress(StateError):
+                try:
+                    await self.sessions.prepare()
+                except LayoutMismatch as error:
+                    self._mismatch = str(error)
+                    log.error("%s", error)
+                return
+            await asyncio.sleep(_LAYOUT_SECONDS)
+
+    async def _follow(self) -> None:
+        await self.reader.ready()
+        self.hub.followed()
+
+    def _entries(self, shard: int, entries: Sequence[FeedEntry]) -> None:
+        for entry in entries:
+            self.hub.publish(entry)
+
+    def _gap(self, gap: Gap) -> None:
+        log.warning("feed %d: %d commits were not seen%s", gap.shard, gap.missed, _restarted(gap))
+        self.hub.gap(gap.missed)
+
+
+def _restarted(gap: Gap) -> str:
+    return ", the server was emptied" if gap.restarted else ""
+
+
+def client(settings: Settings) -> Client:
+    """A client of the configured Redis. Raises `SettingsError` for a URL that is none."""
+    seconds = settings.hook_timeout_ms / 1000
+    try:
+        return connect(settings.redis_url or "", Limits(write=seconds, connect=seconds))
+    except ValueError as error:
+        raise SettingsError("AEP_REDIS_URL", str(error)) from None
+
+
+def posture(settings: Settings) -> Posture:
+    """What may leave this machine. Our own tokens are secrets too."""
+    tokens = tuple(token for token in (settings.token, settings.relay_token) if token)
+    redactor = Redactor(secrets=settings.secrets + tokens, homes=settings.homes, pii=settings.pii)
+    return Posture(
+        capture=settings.capture,
+        attention=settings.capture_attention,
+        redactor=redactor,
+        acp_deltas=settings.acp_deltas,
+    )

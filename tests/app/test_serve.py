@@ -1,0 +1,112 @@
+"""`aep-kimi serve` as users run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.app.processes import ROOT, Process
+from tests.app.replica import fresh_prefix
+from tests.servers import AnyServer
+
+
+def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "deploy.cli.main", "serve", *arguments],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def post(url: str, payload: dict[str, object]) -> tuple[bytes, str]:
+    request = urllib.request.Request(
+        f"{url}/hook", json.dumps(payload).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return response.read(), response.headers["aep-stored"]
+
+
+def held(url: str) -> list[dict[str, object]]:
+    with urllib.request.urlopen(f"{url}/stream?from=all&live=0", timeout=30) as response:
+        text = response.read().decode()
+    return [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: ")]
+
+
+def test_killed_and_started_again_nothing_is_lost(tmp_path: Path) -> None:
+    """The embedded server: kill -9 everything, start again, the replay is there and positions rise."""
+    environment = {"AEP_DATA_DIR": str(tmp_path / "d"), "HOME": str(tmp_path), "AEP_HOOK_TIMEOUT_MS": "9000"}
+    first = Process(environment)
+    assert any("AEP_REDIS_URL is not set" in line and str(tmp_path) in line for line in first.lines)
+    assert post(first.url, {"hook_event_name": "SessionStart", "session_id": "s1"}) == (b"{}", "yes")
+    before = held(first.url)
+    # The server writes its log once a second.
+    time.sleep(1.5)
+    about = json.loads((tmp_path / "d" / "server.json").read_text())
+    first.kill()
+    subprocess.run(["kill", "-9", str(about["pid"])], check=True)
+    second = Process(environment)
+    try:
+        assert held(second.url) == before
+        assert post(second.url, {"hook_event_name": "Stop", "session_id": "s1"})[1] == "yes"
+        after = held(second.url)
+        assert len(after) == 2
+        assert after[1]["seq"] > before[0]["seq"]  # type: ignore[operator]
+    finally:
+        assert second.terminate() == 0
+    assert second.lines[-1] == "aep-kimi: stopped"
+
+
+def test_it_stops_while_consumers_are_there(redis_server: AnyServer) -> None:
+    process = Process({"AEP_REDIS_URL": redis_server.url, "AEP_REDIS_PREFIX": fresh_prefix()})
+    consumers = [urllib.request.urlopen(f"{process.url}/stream", timeout=30) for _ in range(5)]
+    for consumer in consumers:
+        assert consumer.readline() == b": connected\n"
+    started = time.monotonic()
+    assert process.terminate() == 0
+    assert time.monotonic() - started < 10
+    for consumer in consumers:
+        assert b": shutting-down\n" in consumer.read()
+        consumer.close()
+
+
+def test_a_wrong_setting_is_named() -> None:
+    result = serve(AEP_CAPTURE="everything")
+    assert result.returncode == 2
+    assert result.stdout.startswith("aep-kimi: AEP_CAPTURE: ")
+    assert "Traceback" not in result.stderr
+    assert serve("--port", "99999").returncode == 2
+
+
+def test_a_taken_port_is_a_sentence(redis_server: AnyServer) -> None:
+    process = Process({"AEP_REDIS_URL": redis_server.url, "AEP_REDIS_PREFIX": fresh_prefix()})
+    try:
+        port = process.url.rpartition(":")[2]
+        result = serve("--port", port, AEP_REDIS_URL=redis_server.url)
+        assert result.returncode == 1
+        assert "cannot listen on 127.0.0.1 port" in result.stdout
+    finally:
+        process.terminate()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("serve", "--help"), ("tail", "--help"), ("timeline", "--help")]
+)
+def test_help_reads_like_a_manual(arguments: tuple[str, ...]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "deploy.cli.main", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0
+    assert "usage: aep-kimi" in result.stdout
