@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from handlers.aep.envelope import position
 from handlers.aep.ulid import Mint
 from handlers.lifecycle.state import SessionState
 from handlers.mapping.moments import Draft
-
-ORIGIN_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z: positions count from here (DESIGN §2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +23,18 @@ class Emitted:
 
 
 class Writer:
-    """One reduction under way. `at` is the Unix ms of the input being reduced, `mint` its ids."""
+    """One reduction under way.
 
-    __slots__ = ("at", "events", "floor", "mint", "state")
+    `now` is the clock of positions, `at` the time of the input being reduced, both Unix milliseconds;
+    `mint` makes the ids of what that input tells.
+    """
+
+    __slots__ = ("at", "events", "mint", "now", "state")
 
     def __init__(self, state: SessionState, now_ms: int) -> None:
         self.state = state
         self.events: list[Emitted] = []
-        self.floor = now_ms - ORIGIN_MS
+        self.now = now_ms
         self.at = now_ms
         self.mint: Mint
 
@@ -40,7 +43,7 @@ class Writer:
     ) -> str:
         """Write an event at the next position; `at` is its time when that is not now. Returns its id."""
         state = self.state
-        seq = max(state.last_seq + 1, self.floor)
+        seq = position(state.last_seq, self.now)
         state.last_seq = seq
         event_id = self.mint.next()
         self.events.append(Emitted(draft, event_id, seq, self.at if at is None else at, run, cause))

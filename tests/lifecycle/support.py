@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from handlers.aep.capture import Posture
+from handlers.aep.envelope import finish, source_uri
 from handlers.aep.levels import Capture
 from handlers.aep.ulid import Mint
 from handlers.lifecycle.reducer import Emitted, Input, Tick, reduce
@@ -89,6 +91,23 @@ class Story:
     def answer(self, call: str, decision: str, **more: Any) -> list[Emitted]:
         fields = {"tool_name": "Bash", "tool_call_id": call, "decision": decision}
         return self.hook("PermissionResult", **{**fields, **more})
+
+
+def finished(event: Emitted, session: str = SESSION) -> dict[str, Any]:
+    """The event as a consumer gets it."""
+    body = finish(
+        event.draft,
+        id=event.id,
+        time_ms=event.time_ms,
+        source=source_uri("box", "kimi-code", session),
+        agent="kimi-code",
+        session=session,
+        seq=event.seq,
+        run=event.run,
+        cause=event.cause,
+    )
+    made: dict[str, Any] = json.loads(body)
+    return made
 
 
 def types(events: list[Emitted]) -> list[str]:

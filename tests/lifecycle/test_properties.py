@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
+from handlers.aep.streams import StreamChecker
 from handlers.aep.ulid import Mint
 from handlers.lifecycle.reducer import Emitted, Input, Tick, reduce
 from handlers.lifecycle.state import LIMIT, SessionState
 from handlers.mapping.hooks import map_hook
 from handlers.mapping.moments import Moment
 from tests.lifecycle.invariants import check
-from tests.lifecycle.support import ENGINES, START_MS, payload, types
+from tests.lifecycle.support import ENGINES, START_MS, finished, payload, types
 
 DAY_MS = 24 * 3_600_000
 POSTURE = Posture(capture=Capture.REDACTED)
@@ -222,6 +223,9 @@ def test_a_torn_session_keeps_every_invariant(torn: tuple[str, list[Any]]) -> No
     assert not check(told)
     assert state.due_ms is None
     assert len(told) >= _moments(inputs)
+    checker = StreamChecker()
+    for event in told:
+        assert checker.check(finished(event)) == []
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)

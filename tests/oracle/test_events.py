@@ -6,16 +6,16 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aep_sdk.projection import StateProjection
 from jsonschema import Draft202012Validator
 
 from handlers.aep.capture import Posture
-from handlers.aep.envelope import finish, source_uri
 from handlers.aep.levels import Capture
+from handlers.aep.streams import StreamChecker
 from tests.lifecycle.invariants import check
+from tests.lifecycle.support import finished
 from tests.oracle.captures import VERSIONS, Scenario, load
 from tests.oracle.replay import HORIZON_MS, Stage, Told
 
@@ -25,23 +25,6 @@ DAY_MS = 24 * 3_600_000
 @pytest.fixture(scope="module")
 def scenarios(oracle_dir: Path) -> list[Scenario]:
     return load(oracle_dir)
-
-
-def _finished(told: Told) -> dict[str, Any]:
-    event = told.event
-    body = finish(
-        event.draft,
-        id=event.id,
-        time_ms=event.time_ms,
-        source=source_uri("box", "kimi-code", told.session),
-        agent="kimi-code",
-        session=told.session,
-        seq=event.seq,
-        run=event.run,
-        cause=event.cause,
-    )
-    made: dict[str, Any] = json.loads(body)
-    return made
 
 
 def _whole_version(scenarios: list[Scenario], version: str, posture: Posture) -> Stage:
@@ -65,7 +48,7 @@ def test_the_sdk_sees_no_violation(scenarios: list[Scenario], version: str) -> N
     stage = _whole_version(scenarios, version, Posture())
     projection = StateProjection()
     for told in stage.told:
-        projection.apply(_finished(told))
+        projection.apply(finished(told.event, told.session))
     state = projection.state()
     assert state["violations"] == []
     assert len(state["sessions"]) == len(stage.states)
@@ -84,7 +67,7 @@ def test_the_sdk_sees_no_violation_under_delays(scenarios: list[Scenario], seed:
         stage.wait(int(late.rows[-1].at) + HORIZON_MS)
         projection = StateProjection()
         for told in stage.told:
-            projection.apply(_finished(told))
+            projection.apply(finished(told.event, told.session))
         assert projection.state()["violations"] == [], scenario.label
 
 
@@ -98,24 +81,32 @@ def test_every_invariant_holds(scenarios: list[Scenario], version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("level", list(Capture))
 def test_every_event_is_valid_and_holds_no_more_than_its_capture(
-    scenarios: list[Scenario], spec_dir: Path, version: str, level: Capture
+    scenarios: list[Scenario], version: str, level: Capture
+) -> None:
+    checker = StreamChecker()
+    kinds = Counter[str]()
+    for told in _whole_version(scenarios, version, Posture(capture=level, attention=level)).told:
+        event = finished(told.event, told.session)
+        kinds[event["type"]] += 1
+        assert checker.check(event) == [], event
+        assert Capture(event.get("capture", "metadata")).rank <= level.rank
+    assert checker.open_requests() == []
+    assert len(kinds) > 20
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_event_satisfies_the_published_schemas(
+    scenarios: list[Scenario], spec_dir: Path, version: str
 ) -> None:
     schemas = spec_dir / "schemas"
     envelope = Draft202012Validator(json.loads((schemas / "aep-event.schema.json").read_bytes()))
     payloads: dict[str, Draft202012Validator] = {}
-    kinds = Counter[str]()
-    for told in _whole_version(scenarios, version, Posture(capture=level, attention=level)).told:
-        event = _finished(told)
-        kinds[event["type"]] += 1
+    for told in _whole_version(scenarios, version, Posture(capture=Capture.FULL)).told:
+        event = finished(told.event, told.session)
         envelope.validate(event)
-        assert Capture(event.get("capture", "metadata")).rank <= level.rank
-        if level is Capture.NONE:
-            assert not event.get("data"), "nothing rides at capture none, not even what the reducer adds"
-            continue
         if event["type"].startswith("x."):
             continue
         if event["type"] not in payloads:
             path = schemas / "types" / f"{event['type']}.schema.json"
             payloads[event["type"]] = Draft202012Validator(json.loads(path.read_bytes()))
         payloads[event["type"]].validate(event.get("data", {}))
-    assert len(kinds) > 20
