@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final
 
 _TOKEN_LIMIT: Final = 64
 _TOKENS_LIMIT: Final = 8
+_KEPT: Final = 128
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _ILLEGAL = re.compile(r"[^a-z0-9_]+")
@@ -29,6 +31,13 @@ def extension_type(vendor: str, *parts: str) -> str:
     Dots in `parts` separate tokens too; empty ones are left out. A single token gains `event`, because a
     vendor type needs two behind the vendor (as the ACP mapping of AEP-0002 A.13 does it).
     """
+    # Most are said over and over; long ones must not stay in memory.
+    if sum(map(len, parts)) <= _KEPT and len(vendor) <= _KEPT:
+        return _known_type(vendor, parts)
+    return _extension_type(vendor, parts)
+
+
+def _extension_type(vendor: str, parts: tuple[str, ...]) -> str:
     tokens = [snake(token) for part in parts for token in part.split(".", _TOKENS_LIMIT) if token]
     if not tokens:
         tokens = ["unknown"]
@@ -38,6 +47,9 @@ def extension_type(vendor: str, *parts: str) -> str:
         tokens[_TOKENS_LIMIT - 1 :] = [snake("_".join(tokens[_TOKENS_LIMIT - 1 :]))]
     owner = _bounded(_ILLEGAL_VENDOR.sub("-", vendor[: 4 * _TOKEN_LIMIT].lower()), vendor, strip="-_")
     return ".".join(["x", owner, *tokens])
+
+
+_known_type = lru_cache(maxsize=1024)(_extension_type)
 
 
 def _bounded(token: str, original: str, strip: str = "_") -> str:
