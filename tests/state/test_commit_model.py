@@ -206,9 +206,7 @@ class CommitMachine(RuleBasedStateMachine):
     def copy(self) -> None:
         """What another server holds by now, should this one be lost."""
         names = self.server.run("KEYS", "*")
-        self.backup = [
-            (name, self.server.run("DUMP", name), self.server.run("PTTL", name)) for name in names
-        ]
+        self.backup = [(name, self.server.run("DUMP", name), self.server.run("PTTL", name)) for name in names]
 
     @rule()
     def lose_tail(self) -> None:
