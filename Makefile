@@ -22,7 +22,7 @@ run: setup ## run the service on http://127.0.0.1:8398 (no Redis needed)
 	@exec $(BIN)/aep-kimi serve
 
 test: setup ## the fast suite (embedded server on a free socket; nothing else needed)
-	$(BIN)/python -m pytest -m 'not vendor and not slow and not chaos'
+	$(BIN)/python -m pytest -n auto -m 'not vendor and not slow and not chaos'
 
 check: setup ## ruff, strict types, import rules
 	$(BIN)/ruff check .

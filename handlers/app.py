@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+import re
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import FrameType
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -18,6 +24,9 @@ from handlers.service import Service
 from handlers.settings import Settings
 from handlers.stream import stream
 
+_TOKEN = re.compile(r"(access_token)=[^&\s\"]*")
+_Handler = Callable[[int, FrameType | None], object]
+
 
 def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bool = False) -> Starlette:
     """An application of its own, with its own connections.
@@ -30,6 +39,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await service.start()
+        _drain_on_signal(service)
         try:
             yield
         finally:
@@ -46,7 +56,44 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
         exception_handlers={Refused: refused},
     )
     app.state.service = service
+    for name in ("uvicorn.error", "uvicorn.access"):
+        if not any(isinstance(known, _Scrubber) for known in logging.getLogger(name).filters):
+            logging.getLogger(name).addFilter(_Scrubber())
     return app
+
+
+def _drain_on_signal(service: Service) -> None:
+    """Begin to drain when the server is told to stop: it would wait for its streams, and they for nothing.
+
+    Servers install their handlers before they start the application, so ours runs first and then theirs.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        theirs = signal.getsignal(number)
+        if not callable(theirs) or theirs is signal.default_int_handler:
+            continue
+
+        def ours(number: int, frame: FrameType | None, then: _Handler = theirs) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(service.drain)
+            then(number, frame)
+
+        signal.signal(number, ours)
+
+
+class _Scrubber(logging.Filter):
+    """Takes `?access_token=` out of what a server logs of a request (AEP-0003 §8.1)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(_scrub(entry) for entry in record.args)
+        return True
+
+
+def _scrub(entry: object) -> object:
+    return _TOKEN.sub(r"\1=…", entry) if isinstance(entry, str) else entry
 
 
 class LazyApp:

@@ -7,8 +7,6 @@ import contextlib
 import logging
 from collections.abc import Coroutine, Sequence
 
-from state.foreign import Foreign
-
 from handlers.aep.capture import Posture
 from handlers.aep.redaction import Redactor
 from handlers.auth import Gatekeeper
@@ -23,6 +21,7 @@ from handlers.sweeper import Sweeper
 from state.connection import Client, Limits, connect
 from state.errors import LayoutMismatch, StateError
 from state.feed import FeedEntry, FeedReader, Gap
+from state.foreign import Foreign
 from state.keys import Keys
 from state.replay import Replay
 from state.sessions import Bounds, Sessions

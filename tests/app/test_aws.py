@@ -1,0 +1,111 @@
+"""The Lambda entry, with the events that API Gateway and Function URLs send."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mangum import Mangum
+
+from handlers.app import LazyApp
+from tests.app.replica import fresh_prefix
+from tests.servers import AnyServer
+
+PAYLOAD = {"hook_event_name": "SessionStart", "session_id": "s1", "source": "startup"}
+TOKEN = "correct-horse"
+HEADERS = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}", "host": "x.example"}
+
+
+def v1(method: str, path: str, body: str | None, **query: str) -> dict[str, Any]:
+    """API Gateway REST."""
+    return {
+        "resource": "/{proxy+}",
+        "path": path,
+        "httpMethod": method,
+        "headers": HEADERS,
+        "multiValueHeaders": {name: [value] for name, value in HEADERS.items()},
+        "queryStringParameters": query or None,
+        "multiValueQueryStringParameters": {name: [value] for name, value in query.items()} or None,
+        "requestContext": {"identity": {"sourceIp": "203.0.113.7"}, "stage": "prod"},
+        "body": body,
+        "isBase64Encoded": False,
+    }
+
+
+def v2(method: str, path: str, body: str | None, encoded: bool = False, **query: str) -> dict[str, Any]:
+    """API Gateway HTTP API, and Function URLs."""
+    return {
+        "version": "2.0",
+        "routeKey": "$default",
+        "rawPath": path,
+        "rawQueryString": "&".join(f"{name}={value}" for name, value in query.items()),
+        "headers": HEADERS,
+        "requestContext": {
+            "domainName": "id.lambda-url.eu-central-1.on.aws",
+            "http": {"method": method, "path": path, "protocol": "HTTP/1.1", "sourceIp": "203.0.113.7"},
+            "stage": "$default",
+        },
+        "body": body,
+        "isBase64Encoded": encoded,
+    }
+
+
+@pytest.fixture
+def handler(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mangum]:
+    for name, value in {
+        "AEP_REDIS_URL": redis_server.url,
+        "AEP_REDIS_PREFIX": fresh_prefix(),
+        "AEP_SHARDS": str(redis_server.shards),
+        "AEP_TOKEN": TOKEN,
+        "AEP_HOOK_TIMEOUT_MS": "5000",
+    }.items():
+        monkeypatch.setenv(name, value)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    lazy = LazyApp(serverless=True)
+    yield Mangum(lazy, lifespan="off")
+    assert lazy._app is not None
+    loop.run_until_complete(lazy._app.state.service.stop())
+    loop.close()
+    asyncio.set_event_loop(None)
+
+
+def call(handler: Mangum, event: dict[str, Any]) -> dict[str, Any]:
+    return handler(event, None)  # type: ignore[arg-type]
+
+
+def test_every_kind_of_event_stores_a_hook(handler: Mangum) -> None:
+    body = json.dumps(PAYLOAD)
+    encoded = base64.b64encode(body.encode()).decode()
+    for event in (v1("POST", "/hook", body), v2("POST", "/hook", body), v2("POST", "/hook", encoded, True)):
+        answer = call(handler, event)
+        assert (answer["statusCode"], answer["body"]) == (200, "{}")
+        headers = answer.get("headers") or {}
+        many = {name: values[0] for name, values in (answer.get("multiValueHeaders") or {}).items()}
+        assert (headers | many)["aep-stored"] == "yes"
+    held = call(handler, v2("GET", "/stream", None, live="0", **{"from": "all"}))
+    assert held["statusCode"] == 200
+    assert held["body"].count("event: session.started") == 3
+
+
+def test_what_does_not_work_there_is_refused_plainly(handler: Mangum) -> None:
+    answer = call(handler, v2("GET", "/stream", None))
+    assert answer["statusCode"] == 501
+    assert "live=0" in json.loads(answer["body"])["detail"]
+
+
+def test_health_and_refusals(handler: Mangum) -> None:
+    assert call(handler, v2("GET", "/readyz", None))["statusCode"] == 200
+    event = v2("POST", "/hook", "{}")
+    event["headers"] = {"content-type": "application/json"}
+    assert call(handler, event)["statusCode"] == 401
+
+
+def test_importing_the_entry_connects_to_nothing() -> None:
+    import handlers.aws
+
+    assert callable(handlers.aws.handler)
