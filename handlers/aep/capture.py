@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue
 from handlers.aep.redaction import Redactor
-from handlers.aep.registry import payload_of
+from handlers.aep.registry import ADDED, payload_of
 from handlers.aep.shapes import Shape
 
 _ANSWERED = frozenset({"attention.answered", "control.attention.respond"})
@@ -94,7 +94,7 @@ def downlevel(event: JSONObject, ceiling: Capture) -> JSONObject:
     agent, subject = event.get("agent"), event.get("subject")
     passed["data"] = _structural(
         str(event_type),
-        _prune(data, shape, target),
+        _prune(_without_added(str(event_type), data, target), shape, target),
         agent if isinstance(agent, str) else "agent",
         subject if isinstance(subject, str) else None,
     )
@@ -115,6 +115,13 @@ def synthesized_prompt(agent: str, kind: JSONValue, subject: str | None) -> str:
 
 
 _LEVELS = frozenset(level.value for level in Capture)
+
+
+def _without_added(event_type: str, data: JSONObject, level: Capture) -> JSONObject:
+    added = ADDED.get(event_type)
+    if added is None:
+        return data
+    return {name: value for name, value in data.items() if name not in added or level.allows(added[name])}
 
 
 def _prune(value: JSONObject, shape: Shape, level: Capture) -> JSONObject:

@@ -281,3 +281,11 @@ TYPES: Final[Mapping[str, TypeSpec]] = {
 _UNPOSITIONED: Final = frozenset(
     {name for name, spec in TYPES.items() if spec.scope == "command"} | {"attention.routed"}
 )
+
+ADDED: Final[Mapping[str, Mapping[str, Capture]]] = {
+    "attention.answered": {"label": Capture.REDACTED},
+    "delegation.subagent.started": {"prompt": Capture.REDACTED},
+    "delegation.subagent.stopped": {"response": Capture.REDACTED},
+}
+"""Content-bearing members that our mappings add to registered types, with the level they need. No schema
+knows them, so a hop would take them for metadata (AEP-0002 §5.1 rule 4); ours does not."""
