@@ -145,6 +145,8 @@ def close(w: Writer) -> None:
 
 def due(state: SessionState) -> int | None:
     """Unix ms at which a request, an answer or a failure has waited long enough."""
+    if not (state.requests or state.results or state.failures):
+        return None
     times = [request.due for request in state.requests.values()]
     times += [result.due for result in state.results.values()]
     times += [failure.due for failure in state.failures.values()]

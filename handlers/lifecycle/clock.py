@@ -15,7 +15,12 @@ _PARTS = (attention, runs, session)
 
 def due(state: SessionState) -> int | None:
     """Unix ms at which the state wants a tick; None when it waits for nothing."""
-    return min((at for at in (part.due(state) for part in _PARTS) if at is not None), default=None)
+    earliest = None
+    for part in _PARTS:
+        at = part.due(state)
+        if at is not None and (earliest is None or at < earliest):
+            earliest = at
+    return earliest
 
 
 def advance(w: Writer, to: int) -> None:

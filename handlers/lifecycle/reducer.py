@@ -7,7 +7,6 @@ conflict threw away can be reduced again, and a test can play any story.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 
 from handlers.aep.levels import JSONObject
@@ -56,7 +55,7 @@ def reduce(state: SessionState | None, inputs: Sequence[Input], now_ms: int, *, 
     w = Writer(current, now_ms)
     replies: list[JSONObject] = []
     for given in inputs:
-        w.mint = copy(given.mint)
+        w.mint = given.mint.copy()
         clock.advance(w, given.at_ms)
         moment = given.moment
         if isinstance(moment, Moment):

@@ -160,7 +160,7 @@ def settle(w: Writer, *, by_turn: bool = False) -> None:
 def due(state: SessionState) -> int | None:
     """Unix ms at which a held end decides itself."""
     run = state.run
-    if run is None:
+    if run is None or not (run.held or run.interrupt):
         return None
     times = [_expiry(state, held) for held in run.held]
     if run.interrupt is not None:

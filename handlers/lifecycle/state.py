@@ -21,15 +21,17 @@ from handlers.mapping.moments import Draft
 
 SCHEMA = 1
 LIMIT = 64 * 1024  # bytes of an encoded state
-KEPT = 1024  # bytes of data of a draft that waits
+KEPT = 768  # bytes of data of a draft that waits
+
+# How many of each: all but the calls fit into `LIMIT` together, whatever is in them.
 CALLS = 256
-TOLD = 128
-REQUESTS = 32
-RESULTS = 4
-FAILURES = 4
-HELD = 8
+TOLD = 96
+REQUESTS = 24
+RESULTS = 3
+FAILURES = 3
+HELD = 6
 STRAYS = 4
-SPAWNS = 32
+SPAWNS = 24
 
 _CLIPS = (96, 24, 4)  # characters left of a text that does not fit
 _ROOM = LIMIT - 4 * 1024
@@ -248,9 +250,17 @@ class SessionState(Struct, array_like=True):
         """Forget the oldest of what only serves pairing, until the state fits its limits."""
         forget(self.told, TOLD)
         forget(self.calls, CALLS)
-        if len(self.calls) > CALLS // 4:
+        if 220 * len(self.calls) + 110 * len(self.told) + self._waiting_bytes() > _ROOM:
             while self.calls and len(self.encode()) > _ROOM:
                 forget(self.calls, len(self.calls) * 7 // 8)
+
+    def _waiting_bytes(self) -> int:
+        """No less than what everything else but calls takes."""
+        waiting = len(self.results) + len(self.failures) + 1
+        if self.run is not None:
+            waiting += len(self.run.held) + 1
+        spawns = len(self.crew.foreground) + len(self.crew.background)
+        return 1_000 + 310 * len(self.requests) + 4 * KEPT * waiting + 180 * spawns
 
 
 def forget(table: dict[str, Any], limit: int) -> None:
@@ -282,14 +292,15 @@ def keep(draft: Draft) -> Kept:
         size = len(_ENCODER.encode((data, subject)))
     except UnicodeEncodeError:
         data, subject = _clean(data), None if subject is None else _clean(subject)
-        size = len(_ENCODER.encode(data))
+        size = len(_ENCODER.encode((data, subject)))
     whole = data
     for clip in _CLIPS:
         if size <= KEPT:
             break
         data = {name: _clip(value, clip) for name, value in list(whole.items())[:8]}
         data["truncated"] = True
-        size = len(_ENCODER.encode(data))
+        subject = None if subject is None else subject[:clip]
+        size = len(_ENCODER.encode((data, subject)))
     return Kept(draft.type, data, subject, draft.capture.value, draft.severity.value)
 
 

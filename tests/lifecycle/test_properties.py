@@ -244,21 +244,29 @@ def test_the_unknown_bucket_has_no_lifecycle(story: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 64, 10_000])
-def test_floods_of_open_calls_and_requests_stay_within_bounds(size: int) -> None:
+def test_floods_stay_within_bounds(size: int) -> None:
     state: SessionState | None = None
     told: list[Emitted] = []
-    for number in range(1_500):
-        given_call = f"{number}".rjust(size, "c")
-        events = ["PreToolUse", "PermissionRequest", "PermissionResult", "PostToolUseFailure"]
-        inputs = []
-        for event in events[: 1 + number % 4]:
-            fields = {"tool_name": "T" * size, "tool_call_id": given_call, "decision": "rejected"}
-            other = f"{number % 7}".rjust(size, "r") if event == "PermissionResult" else given_call
-            made = payload(event, **{**fields, "tool_call_id": other, "feedback": "\0" * size})
-            at = START_MS + number
-            inputs.append(Input(map_hook(made, POSTURE), at, Mint(at, bytes([len(inputs)]) + bytes(9))))
+    largest = 0
+    for number in range(1_200):
+        new, old = f"{number}".rjust(size, "c"), f"{number % 7}".rjust(size, "r")
+        noise = "\0" * size
+        made = [
+            payload("PreToolUse", tool_name="Agent", tool_call_id=new, tool_input={}),
+            payload("TaskStarted", kind="agent", task_id=f"agent-{number}"),
+            payload("PermissionRequest", tool_name="Bash", tool_call_id=new, turn_id=noise),
+            payload("PreToolUse", tool_name="T" * size, tool_call_id=new + "x"),
+            payload("PermissionResult", tool_call_id=old, decision="rejected", feedback=noise),
+            payload("PostToolUseFailure", tool_name=noise, tool_call_id=new, error={"message": noise}),
+            payload("StopFailure", error_type="E", error_message=noise),
+            payload("UserPromptSubmit") if number % 100 == 0 else payload("SubagentStart"),
+        ]
+        at = START_MS + number
+        mints = (Mint(at, bytes([i]) + bytes(9)) for i in range(len(made)))
+        inputs = [Input(map_hook(one, POSTURE), at, mint) for one, mint in zip(made, mints, strict=True)]
         reduction = reduce(state, inputs, START_MS)
         state = reduction.state
         told += reduction.events
-        assert len(state.encode()) <= LIMIT
+        largest = max(largest, len(state.encode()))
+    assert 20_000 < largest <= LIMIT
     check(told)
