@@ -107,7 +107,8 @@ def _agent(child: str, *, background: bool = False) -> Script:
         if background:
             arguments["run_in_background"] = True
         first = Reply("Asking a helper.", (ToolCall("Agent", arguments),))
-        return (first, Reply("The helper was asked."), Reply(LATER))[min(step, 2)]
+        # not at once: hooks that the vendor does not wait for would arrive after the end of the run
+        return (first, Reply("The helper was asked.", delay_s=0.5), Reply(LATER))[min(step, 2)]
 
     return script
 

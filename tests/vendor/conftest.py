@@ -18,6 +18,7 @@ from . import install
 from .install import Install, Unavailable
 from .kimi import Kimi
 from .recorder import Recorder
+from .service import Service
 
 OLDEST = "0.28.0"
 HERE = Path(__file__).parent
@@ -76,3 +77,10 @@ def recorder() -> Iterator[Recorder]:
     """A stub of the service: keeps every hook payload, answers `{}` (or what the test says)."""
     with Recorder() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One real service with a real Redis for all tests that only watch; sessions keep apart by their ids."""
+    with Service(tmp_path_factory.mktemp("service")) as running:
+        yield running
