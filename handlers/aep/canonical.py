@@ -145,7 +145,7 @@ def _parse_exact(text: str) -> JSONValue:
 
 def _check_depth(value: JSONValue, max_depth: int) -> None:
     level = [value]
-    for _ in range(max_depth + 1):
+    for _ in range(max_depth):
         level = [
             child
             for parent in level
