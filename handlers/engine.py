@@ -38,6 +38,8 @@ Cause = Moment | Tick
 _BATCH = 128
 _GUESSES = 4_096
 _GUESSED_BYTES = 32 * 1024 * 1024
+# Memory of a decoded state, for each of its encoded bytes.
+_DECODED = 4
 _JITTER_SECONDS = 0.004
 _RECONNECTS = 3
 _RECONNECT_SECONDS = 0.01
@@ -82,6 +84,16 @@ class _Lane:
     flying: list[_Waiting] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Guess:
+    """Where we left a session: what a right guess needs, decoded, because reducing does not change it."""
+
+    state: SessionState
+    version: str
+    top: int
+    size: int
+
+
 @dataclass(slots=True)
 class _Try:
     """Where a batch stands: `sent` while a commit of it may be applied without our knowing."""
@@ -105,7 +117,7 @@ class Engine:
         self._counters = counters
         self._agent = agent
         self._lanes: dict[SessionKey, _Lane] = {}
-        self._guesses: OrderedDict[SessionKey, Record] = OrderedDict()
+        self._guesses: OrderedDict[SessionKey, _Guess] = OrderedDict()
         self._guessed_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -241,19 +253,17 @@ class Engine:
     ) -> Reduction:
         """Reduce and commit until it is applied. Raises `StateError`; the caller bounds the time."""
         commit_id = self._sessions.commit_id()
-        record = self._guesses.get(key)
-        if record is None:
-            record = await self._load(key)
+        known: _Guess | Record = self._guesses.get(key) or await self._load(key)
         while True:
             now_ms = self._clock.now_ms()
-            before = _decode(record)
-            reduction = reduce(before, inputs, now_ms, top=record.top)
+            before = known.state if isinstance(known, _Guess) else _decode(known)
+            reduction = reduce(before, inputs, now_ms, top=known.top)
             state = reduction.state.encode()
             events = [(event.seq, self._bytes(key, event)) for event in reduction.events]
             result = await self._send(
                 key,
                 progress,
-                expected=record.version,
+                expected=known.version,
                 commit_id=commit_id,
                 state=state,
                 events=events,
@@ -263,11 +273,11 @@ class Engine:
                 puts=puts,
             )
             if isinstance(result, Committed):
-                top = max(record.top, events[-1][0]) if events else record.top
-                self._guess(key, Record(state, commit_id, top))
+                top = max(known.top, events[-1][0]) if events else known.top
+                self._guess(key, _Guess(reduction.state, commit_id, top, len(state) * _DECODED))
                 return reduction
             self._counters.add("commits.conflicts")
-            record = result.record
+            known = result.record
             await asyncio.sleep(random.random() * _JITTER_SECONDS)
 
     async def _load(self, key: SessionKey) -> Record:
@@ -336,22 +346,22 @@ class Engine:
             cause=event.cause,
         )
 
-    def _guess(self, key: SessionKey, record: Record) -> None:
+    def _guess(self, key: SessionKey, guess: _Guess) -> None:
         self._drop_guess(key)
-        self._guesses[key] = record
-        self._guessed_bytes += len(record.state or b"")
+        self._guesses[key] = guess
+        self._guessed_bytes += guess.size
         while len(self._guesses) > _GUESSES or self._guessed_bytes > _GUESSED_BYTES:
             _, old = self._guesses.popitem(last=False)
-            self._guessed_bytes -= len(old.state or b"")
+            self._guessed_bytes -= old.size
 
     def _drop_guess(self, key: SessionKey) -> None:
         old = self._guesses.pop(key, None)
         if old is not None:
-            self._guessed_bytes -= len(old.state or b"")
+            self._guessed_bytes -= old.size
 
 
 def _decode(record: Record) -> SessionState | None:
     """The state to reduce on. Of an expired one its tombstone is left: it ended, and where it stood."""
     if record.state is not None:
         return SessionState.decode(record.state)
-    return SessionState(last_seq=record.top, ended=True) if record.ended else None
+    return SessionState.tombstone(record.top) if record.ended else None

@@ -243,12 +243,12 @@ def test_the_unknown_bucket_has_no_lifecycle(story: list[Any]) -> None:
     assert state.due_ms is None
 
 
-@pytest.mark.parametrize("size", [3, 64, 10_000])
-def test_floods_stay_within_bounds(size: int) -> None:
+@pytest.mark.parametrize(("size", "rounds"), [(3, 1_000), (64, 1_000), (10_000, 250)])
+def test_floods_stay_within_bounds(size: int, rounds: int) -> None:
     state: SessionState | None = None
     told: list[Emitted] = []
     largest = 0
-    for number in range(1_200):
+    for number in range(rounds):
         new, old = f"{number}".rjust(size, "c"), f"{number % 7}".rjust(size, "r")
         noise = "\0" * size
         made = [
