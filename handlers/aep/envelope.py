@@ -55,6 +55,12 @@ class Drafted(Protocol):
 
 def source_uri(emitter: str, agent: str, session: str) -> str:
     """`aep://{emitter}/agent/{agent}/session/{session}`, each part percent-encoded (AEP-0001 §5.1 #6)."""
+    if len(session) <= _LONG_ATTRIBUTE:
+        return _known_source(emitter, agent, session)
+    return _source(emitter, agent, session)
+
+
+def _source(emitter: str, agent: str, session: str) -> str:
     return f"aep://{_part(emitter)}/agent/{_part(agent)}/session/{_part(session)}"
 
 
@@ -170,6 +176,9 @@ def _part(text: str) -> str:
 def _uri(source: str) -> str:
     cleaned = quote(_SURROGATE.sub("\ufffd", source), safe="%:/?#[]@!$&'()*+,;=-._~")
     return cleaned if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", cleaned) else f"aep://{_part(source)}"
+
+
+_known_source = lru_cache(maxsize=4096)(_source)
 
 
 @lru_cache(maxsize=64)
