@@ -57,7 +57,7 @@ _SHAPES: Final = tuple(
         ("ATATT3", r"ATATT3[\w=-]{30,}+"),
         ("dckr_pat_", r"dckr_pat_[\w-]{16,}+"),
         ("PMAK-", r"PMAK-[a-f0-9]{24}-[a-f0-9]{20,}+"),
-        (":AA", r"(?<![\w])\d{8,10}:AA[\w-]{32,}+"),
+        (":AA", r"(?<!\d)\d{8,10}:AA[\w-]{32,}+"),
         ("AccountKey= SharedAccessKey=", r"(?<=Key=)[A-Za-z0-9+/]{32,}+={0,2}"),
     )
     for literal in literals.split()

@@ -20,7 +20,11 @@ VECTORS = json.loads((Path(__file__).parent.parent / "data" / "canonical-json.js
 
 TEXT = st.text(st.characters(codec=None), max_size=12)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**25), 10**25) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**25), 10**25)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
