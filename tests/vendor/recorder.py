@@ -1,4 +1,4 @@
-"""A stub of our service: records every body posted to `/hook` and answers what the test says."""
+"""A stub of our service: records every body posted to it and answers what the test says."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """One posted hook: when it arrived (epoch seconds), its headers in lower case, its payload."""
+    """One post: when it arrived (epoch seconds), its headers in lower case, its lines of JSON.
+
+    A hook is one line, a batch of frames is many; `payload` is the first."""
 
     at: float
     path: str
     headers: dict[str, str]
-    payload: dict[str, Any]
+    lines: tuple[dict[str, Any], ...]
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return self.lines[0] if self.lines else {}
 
     @property
     def event(self) -> str:
@@ -44,7 +50,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        body = json.dumps(self.server.owner.take(self.path, headers, json.loads(raw))).encode()
+        lines = tuple(json.loads(line) for line in raw.split(b"\n") if line.strip())
+        body = json.dumps(self.server.owner.take(self.path, headers, lines)).encode()
         try:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
@@ -98,11 +105,12 @@ class Recorder:
         """The payloads of one event, oldest first."""
         return [p.payload for p in self.posted if p.event == event]
 
-    def take(self, path: str, headers: dict[str, str], payload: dict[str, Any]) -> dict[str, Any]:
+    def take(self, path: str, headers: dict[str, str], lines: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+        posted = Posted(time.time(), path, headers, lines)
         with self._changed:
-            self._posted.append(Posted(time.time(), path, headers, payload))
+            self._posted.append(posted)
             self._changed.notify_all()
-        return self.answer(payload)
+        return self.answer(posted.payload)
 
     def wait(self, *events: str, timeout_s: float = 10) -> bool:
         """Wait until each named event arrived at least as often as it is named."""

@@ -1,0 +1,121 @@
+"""The real `kimi acp` behind our tee: no byte changes, and an editor's own client library is content."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import acp as library
+import pytest
+from acp import schema
+
+from tests.model_server import ModelServer
+
+from .acp import Acp, RpcError, cancelled
+from .kimi import Kimi
+from .recorder import Recorder
+from .service import CLI
+
+SPY = Path(__file__).with_name("spy.py")
+
+
+def tee(url: str, *agent: str) -> list[str]:
+    """`aep-kimi acp --url URL -- AGENT`, as an editor's settings have it."""
+    return [sys.executable, "-c", CLI, "acp", "--url", url, "--", *agent]
+
+
+def drive(kimi: Kimi, acp: Acp, model: ModelServer) -> None:
+    """What an editor does in a day: everything that changes what goes over the wire."""
+    acp.initialize()
+    session = acp.new_session()
+    acp.prompt(session, 'MOCK:think ünïcode, \u2028 and a quote "')
+    acp.prompt(session, "MOCK:bash_ok")
+    acp.permission = cancelled
+    acp.prompt(session, "MOCK:bash_fail")
+    held = acp.start_prompt(session, "MOCK:hold")
+    acp.wait(lambda: model.of("hold"), "a prompt that the model holds")
+    acp.notify("session/cancel", {"sessionId": session})
+    assert acp.answer(held)["stopReason"] == "cancelled"
+    acp.send_raw(b"this is not JSON\n")
+    acp.send_raw(b"\r\n")
+    with pytest.raises(RpcError):
+        acp.request("session/prompt", {"sessionId": "session_nope", "prompt": []})
+    assert acp.request("session/list", {})["sessions"]
+    acp.request("session/load", {"sessionId": session, "cwd": str(kimi.project), "mcpServers": []})
+    if kimi.v2:
+        acp.request("session/close", {"sessionId": session})
+
+
+@pytest.mark.parametrize("listening", [True, False], ids=["watched", "nobody-listens"])
+def test_the_tee_changes_no_byte(
+    kimi: Kimi, model: ModelServer, recorder: Recorder, tmp_path: Path, listening: bool
+) -> None:
+    """What the client sent is what the agent read, what the agent wrote is what the client read."""
+    url = recorder.url if listening else "http://127.0.0.1:9"
+    spied = [sys.executable, str(SPY), str(tmp_path), *kimi.argv, "acp"]
+    with Acp(kimi, tee(url, *spied)) as acp:
+        drive(kimi, acp, model)
+        assert acp.end() == 0
+    assert (tmp_path / "in").read_bytes() == b"".join(acp.sent)
+    assert (tmp_path / "out").read_bytes() == b"".join(acp.received)
+    assert {p.path for p in recorder.posted} == ({"/frames/acp"} if listening else set())
+
+
+class Editor:
+    """A client of the official library that says yes once and then walks away from each question."""
+
+    def __init__(self) -> None:
+        self.updates: list[Any] = []
+        self.asked: list[list[schema.PermissionOption]] = []
+
+    async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
+        self.updates.append(update)
+
+    async def request_permission(
+        self,
+        session_id: str,
+        tool_call: schema.ToolCallUpdate,
+        options: list[schema.PermissionOption],
+        **kwargs: Any,
+    ) -> schema.RequestPermissionResponse:
+        self.asked.append(options)
+        outcome: schema.AllowedOutcome | schema.DeniedOutcome
+        if len(self.asked) == 1:
+            outcome = schema.AllowedOutcome(outcome="selected", option_id=options[0].option_id)
+        else:
+            outcome = schema.DeniedOutcome(outcome="cancelled")
+        return schema.RequestPermissionResponse(outcome=outcome)
+
+
+async def test_the_official_client_through_the_tee(kimi: Kimi, recorder: Recorder) -> None:
+    kimi.placeholder_login()
+    editor = Editor()
+    client = cast(library.Client, editor)
+    command, *arguments = tee(recorder.url, *kimi.argv, "acp")
+    async with library.spawn_agent_process(client, command, *arguments, env=kimi.env(), cwd=kimi.project) as (
+        agent,
+        process,
+    ):
+        hello = await agent.initialize(protocol_version=1)
+        assert hello.agent_capabilities is not None
+        assert hello.agent_capabilities.load_session
+        session = (await agent.new_session(cwd=str(kimi.project), mcp_servers=[])).session_id
+        for scenario in ("bash_ok", "bash_fail"):
+            done = await agent.prompt(session_id=session, prompt=[library.text_block(f"MOCK:{scenario}")])
+            assert done.stop_reason == "end_turn"
+        assert [option.option_id for option in editor.asked[0]] == [
+            "approve_once",
+            "approve_always",
+            "reject",
+        ]
+        assert len(editor.asked) == 2
+        listed = await agent.list_sessions()
+        assert session in [entry.session_id for entry in listed.sessions]
+        await agent.load_session(cwd=str(kimi.project), session_id=session, mcp_servers=[])
+        if kimi.v2:
+            await agent.close_session(session_id=session)
+    assert process.returncode == 0
+    statuses = {getattr(update, "status", None) for update in editor.updates}
+    assert {"completed", "failed"} <= statuses
+    assert {p.path for p in recorder.posted} == {"/frames/acp"}
