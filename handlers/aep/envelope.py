@@ -34,7 +34,7 @@ _LEFT_OUT: Final = {
 }
 _LAST_MS: Final = 253_402_300_799_999
 _LONG_ATTRIBUTE: Final = 1024
-_NOT_URI = re.compile(r"[^\x21\x23-\x3b\x3d\x3f-\x7e]|[<>\"]")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!#-;=?-~]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -108,7 +108,7 @@ def finish(
         "type": event_type,
         "subject": draft.subject,
         "time": rfc3339(time_ms),
-        "source": source if source and not _NOT_URI.search(source) else _uri(source),
+        "source": source if _URI.fullmatch(source) else _uri(source),
         "agent": agent or UNKNOWN,
         "session": session or UNKNOWN,
         "run": run,
@@ -175,7 +175,7 @@ def _part(text: str) -> str:
 
 def _uri(source: str) -> str:
     cleaned = quote(_SURROGATE.sub("\ufffd", source), safe="%:/?#[]@!$&'()*+,;=-._~")
-    return cleaned if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", cleaned) else f"aep://{_part(source)}"
+    return cleaned if _URI.fullmatch(cleaned) else f"aep://{_part(source)}"
 
 
 _known_source = lru_cache(maxsize=4096)(_source)
