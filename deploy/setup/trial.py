@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deploy.setup.blocks import Call
 
 _PAYLOAD = json.dumps({"hook_event_name": "Doctor", "session_id": "aep-setup-doctor", "cwd": "/"}).encode()
-_WAIT_S = 3.0
+WAIT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Listener:
             except TimeoutError:
                 continue
             with connection:
-                connection.settimeout(_WAIT_S)
+                connection.settimeout(WAIT_S)
                 try:
                     self._answer(connection)
                 except OSError:
@@ -92,7 +92,7 @@ def run(command: str, call: Call, limit_s: float) -> Trial:
         except subprocess.TimeoutExpired as error:
             return Trial(None, error.stdout or b"", "", listener.came.is_set(), limit_s)
         took = time.monotonic() - start
-        delivered = listener.came.wait(_WAIT_S)
+        delivered = listener.came.wait(WAIT_S)
         return Trial(
             done.returncode, done.stdout, done.stderr.decode("utf-8", "replace").strip(), delivered, took
         )

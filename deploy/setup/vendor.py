@@ -182,9 +182,9 @@ def _named_inside(path: str) -> str:
             if data.find(PACKAGE.encode()) >= 0:
                 return PACKAGE
             found = _NAMED.search(data)
+            return found[0].decode("ascii", "replace") if found else ""
     except (OSError, ValueError):
         return ""
-    return found[0].decode("ascii", "replace") if found else ""
 
 
 def home(given: str | None, env: Mapping[str, str]) -> Path:

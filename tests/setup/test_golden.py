@@ -179,3 +179,28 @@ def test_the_difference_shows_no_line_of_the_user() -> None:
     text = edit.difference(data, registered(data), NAME)
     assert "sk-0123456789abcdef" not in text
     assert text.count("+[[hooks]]") == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("current", None),
+        ("a timeout edited by hand", "changed by hand: PreToolUse"),
+        ("a matcher added by hand", "changed by hand: PreToolUse"),
+        ("a comment added by hand", "the fence was edited by hand"),
+        ("a command line lost", "changed by hand: PreToolUse"),
+        ("the fence twice", "events registered twice"),
+        ("another address, interpreter and shim", "address: http://old.example.org/hook instead of "),
+        ("newer events", "events that this Kimi Code may not accept: UserPromptQueued"),
+        ("control and a token", "control: registered"),
+        ("the second half lost", "events missing: Stop, StopFailure"),
+        ("saved by Kimi Code", None),
+        ("converted to CRLF", None),
+    ],
+)
+def test_it_is_told_what_is_out_of_date(name: str, reason: str | None) -> None:
+    reasons = edit.stale(edit.load(FOUND[name].data, NAME), REGISTRATION)
+    if reason is None:
+        assert reasons == ()
+    else:
+        assert any(said.startswith(reason) for said in reasons), reasons
