@@ -12,16 +12,18 @@ from contextlib import asynccontextmanager
 from types import FrameType
 
 from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from handlers.clock import Clock
 from handlers.errors import Refused
+from handlers.events_route import describe, post_events
 from handlers.health import healthz, readyz
 from handlers.hook_route import hook
 from handlers.responses import refused
 from handlers.service import Service
 from handlers.settings import Settings
+from handlers.socket import socket
 from handlers.stream import stream
 
 _TOKEN = re.compile(r"(access_token)=[^&\s\"]*")
@@ -49,6 +51,10 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
         routes=[
             Route("/hook", hook, methods=["POST"]),
             Route("/stream", stream, methods=["GET"]),
+            Route("/events", describe, methods=["GET"]),
+            Route("/events", post_events, methods=["POST"]),
+            Route("/.well-known/aep", describe, methods=["GET"]),
+            WebSocketRoute("/socket", socket),
             Route("/healthz", healthz, methods=["GET"]),
             Route("/readyz", readyz, methods=["GET"]),
         ],

@@ -6,17 +6,19 @@ An event is parsed once a process and rendered once a capture ceiling, however m
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
 import orjson
 
+from handlers.aep.canonical import parse
 from handlers.aep.capture import downlevel
-from handlers.aep.levels import Capture, JSONObject, Severity
+from handlers.aep.levels import Capture, JSONObject, JSONValue, Severity
 from handlers.positions import event_id
 
-Kind = Literal["own", "foreign", "command", "agent"]
+Kind = Literal["own", "foreign", "command"]
 
 _NOTICE = Severity.NOTICE.rank
 _DEFAULT_LIMIT = 2_048
@@ -32,15 +34,21 @@ class Item:
         self.kind = kind
         self.body = body
         self.event = event
-        severity = event.get("severity", "info")
-        self.rank = Severity(severity).rank if severity in _SEVERITIES else Severity.INFO.rank
+        severity = event.get("severity")
+        known = isinstance(severity, str) and severity in _SEVERITIES
+        self.rank = Severity(str(severity)).rank if known else Severity.INFO.rank
         self._bodies: dict[Capture, bytes] = {}
         self._messages: dict[Capture | None, bytes] = {}
 
     @classmethod
     def parse(cls, kind: Kind, body: bytes) -> Item:
         """From the bytes of the feed or of a replay stream. Raises `ValueError` when they are no object."""
-        event = orjson.loads(body)
+        event: JSONValue
+        try:
+            event = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            # Legal for JavaScript, and not for orjson: lone surrogates, huge numbers.
+            event = parse(body)
         if not isinstance(event, dict):
             raise ValueError("an event is an object")
         return cls(kind, body, event)
@@ -70,7 +78,7 @@ class Item:
         body = self._bodies.get(ceiling)
         if body is None:
             lowered = downlevel(self.event, ceiling)
-            body = self.body if lowered == self.event else orjson.dumps(lowered)
+            body = self.body if lowered == self.event else _dump(lowered)
             self._bodies[ceiling] = body
         return body
 
@@ -92,6 +100,13 @@ class Item:
 _SEVERITIES = frozenset(Severity)
 
 
+def _dump(event: JSONObject) -> bytes:
+    try:
+        return orjson.dumps(event)
+    except (TypeError, ValueError):
+        return json.dumps(event, ensure_ascii=True, separators=(",", ":")).encode()
+
+
 class Outbox:
     """What waits for one consumer.
 
@@ -105,6 +120,7 @@ class Outbox:
         "_items",
         "_limit",
         "_limit_bytes",
+        "_room",
         "_wake",
         "closed",
         "dropped",
@@ -113,18 +129,19 @@ class Outbox:
     )
 
     def __init__(self, limit: int = _DEFAULT_LIMIT, limit_bytes: int = _DEFAULT_BYTES) -> None:
-        self._items: deque[tuple[int, bytes]] = deque()
+        self._items: deque[tuple[int, bytes, object]] = deque()
         self._bytes = 0
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._wake: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
         self.closed = False
         self.overrun = False
         self.on_overrun: Callable[[], None] | None = None
         self.dropped = 0
 
-    def put(self, rank: int, payload: bytes) -> None:
-        """Add one rendered event, or drop something, or become overrun."""
+    def put(self, rank: int, payload: bytes, tag: object = None) -> None:
+        """Add one rendered event, or drop something, or become overrun. `tag` comes out again with it."""
         if self.closed or self.overrun:
             return
         if not self._fits(payload):
@@ -135,7 +152,7 @@ class Outbox:
             if not self._fits(payload):
                 self.overflow()
                 return
-        self._append(rank, payload)
+        self._append(rank, payload, tag)
 
     def overflow(self) -> None:
         """Something that must not be lost has found no place."""
@@ -144,10 +161,10 @@ class Outbox:
         if self.on_overrun is not None:
             self.on_overrun()
 
-    def force(self, payload: bytes) -> None:
-        """Add something that is never dropped and not counted against the bound, such as a control frame."""
+    def force(self, payload: bytes, tag: object = None) -> None:
+        """Add something that is never dropped, whatever the bound, such as a control frame."""
         if not self.closed:
-            self._append(Severity.CRITICAL.rank, payload)
+            self._append(Severity.CRITICAL.rank, payload, tag)
 
     def close(self) -> None:
         """No more will come; what waits can still be taken."""
@@ -156,14 +173,27 @@ class Outbox:
 
     def take(self, limit_bytes: int = 65_536) -> list[bytes]:
         """What waits, oldest first, about `limit_bytes` of it."""
-        taken: list[bytes] = []
+        return [payload for payload, _ in self.take_tagged(limit_bytes)]
+
+    def take_tagged(self, limit_bytes: int = 65_536) -> list[tuple[bytes, object]]:
+        """The same with the tags."""
+        taken: list[tuple[bytes, object]] = []
         size = 0
         while self._items and size < limit_bytes:
-            _, payload = self._items.popleft()
+            _, payload, tag = self._items.popleft()
             size += len(payload)
-            taken.append(payload)
+            taken.append((payload, tag))
         self._bytes -= size
+        if self._room is not None and self._bytes < self._limit_bytes // 8 and not self._room.done():
+            self._room.set_result(None)
         return taken
+
+    async def room(self) -> None:
+        """Wait until little waits, for a producer that should be no faster than the consumer."""
+        while self._bytes >= self._limit_bytes // 8 and not (self.closed or self.overrun):
+            if self._room is None or self._room.done():
+                self._room = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._room)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -186,16 +216,18 @@ class Outbox:
         return len(self._items) < self._limit and self._bytes + len(payload) <= self._limit_bytes
 
     def _shed(self) -> None:
-        kept = deque((rank, payload) for rank, payload in self._items if rank >= _NOTICE)
+        kept = deque(entry for entry in self._items if entry[0] >= _NOTICE)
         self.dropped += len(self._items) - len(kept)
         self._items = kept
-        self._bytes = sum(len(payload) for _, payload in kept)
+        self._bytes = sum(len(entry[1]) for entry in kept)
 
-    def _append(self, rank: int, payload: bytes) -> None:
-        self._items.append((rank, payload))
+    def _append(self, rank: int, payload: bytes, tag: object) -> None:
+        self._items.append((rank, payload, tag))
         self._bytes += len(payload)
         self._signal()
 
     def _signal(self) -> None:
+        if (self.closed or self.overrun) and self._room is not None and not self._room.done():
+            self._room.set_result(None)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)

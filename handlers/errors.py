@@ -27,14 +27,16 @@ class SettingsError(HandlerError, ValueError):
 class Refused(HandlerError):
     """A request that is answered with an error status.
 
-    `status` is the HTTP status, `code` a short word for programs, `detail` one sentence for people.
+    `status` is the HTTP status, `code` a short word for programs, `detail` one sentence for people, `more`
+    further members of the answer.
     """
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
+    def __init__(self, status: int, code: str, detail: str, **more: object) -> None:
         super().__init__(f"{status} {code}: {detail}")
         self.status = status
         self.code = code
         self.detail = detail
+        self.more = more
 
 
 class InvalidPosition(HandlerError, ValueError):
@@ -47,3 +49,25 @@ class TooManyPositions(HandlerError, ValueError):
 
 class InvalidState(HandlerError, ValueError):
     """Bytes that are not a session state, or one of another schema version."""
+
+
+class FrameRefused(HandlerError):
+    """A frame or command that is answered with an error frame, on a connection that lives on.
+
+    `id` is that of the refused request, `cause` that of the refused event.
+    """
+
+    def __init__(self, code: str, detail: str, *, id: str | None = None, cause: str | None = None) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.id = id
+        self.cause = cause
+
+
+class InvalidEvent(HandlerError, ValueError):
+    """An event that cannot be admitted; `code` is a short word for programs."""
+
+    def __init__(self, detail: str, code: str = "invalid-event") -> None:
+        super().__init__(detail)
+        self.code = code

@@ -15,8 +15,7 @@ from typing import Protocol
 from handlers.aep.filters import Filter
 from handlers.aep.levels import Capture
 from handlers.counters import Counters
-from handlers.delivery import Item, Outbox
-from state.feed import FeedEntry
+from handlers.delivery import Item, Kind, Outbox
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +65,15 @@ class Subscription:
         if self._held is None:
             if (self._ids or self._positions) and self._replayed(item):
                 return
-            self._outbox.put(item.rank, self._encode(item, self._ceiling))
+            self.deliver(item, self._encode(item, self._ceiling))
         elif len(self._held) < _HELD_LIMIT:
             self._held.append(item)
         else:
             self._outbox.overflow()
+
+    def deliver(self, item: Item, payload: bytes) -> None:
+        """Put a live event, rendered, where the consumer takes it from."""
+        self._outbox.put(item.rank, payload)
 
     def replay(self, item: Item) -> bytes | None:
         """A replayed event, rendered; None when the filter does not want it."""
@@ -88,7 +91,7 @@ class Subscription:
         held, self._held = self._held or [], None
         for item in held:
             if not self._replayed(item):
-                self._outbox.put(item.rank, self._encode(item, self._ceiling))
+                self.deliver(item, self._encode(item, self._ceiling))
 
     def settle(self) -> None:
         """The feed has passed everything that the replay can have given: compare no more."""
@@ -109,6 +112,7 @@ class Hub:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._subscriptions: dict[Subscription, None] = {}
+        self._members: dict[Consumer, None] = {}
         self._taps: list[Callable[[Item], None]] = []
         self._following = asyncio.Event()
 
@@ -122,6 +126,14 @@ class Hub:
     def remove(self, subscription: Subscription) -> None:
         """No more live events; removing twice is fine."""
         self._subscriptions.pop(subscription, None)
+
+    def join(self, consumer: Consumer) -> None:
+        """A consumer that may have no subscription, or many; it wants to be told when the process stops."""
+        self._members[consumer] = None
+
+    def leave(self, consumer: Consumer) -> None:
+        """It has gone."""
+        self._members.pop(consumer, None)
 
     def tap(self, listener: Callable[[Item], None]) -> None:
         """Show every live event to `listener` too, whatever consumers there are. It must be quick."""
@@ -140,12 +152,15 @@ class Hub:
             return False
         return True
 
-    def publish(self, entry: FeedEntry) -> None:
-        """Offer one entry of the feed to everyone."""
-        if entry.kind == "notice":
-            return
+    @property
+    def consumers(self) -> int:
+        """How many consumers are connected."""
+        return len(self._consumers())
+
+    def publish(self, kind: Kind, body: bytes) -> None:
+        """Offer one event of the feed to everyone."""
         try:
-            item = Item.parse("own" if entry.kind == "event" else entry.kind, entry.body)
+            item = Item.parse(kind, body)
         except ValueError:
             log.warning("an entry of the feed is no event")
             self._counters.add("feed.malformed")
@@ -168,4 +183,5 @@ class Hub:
             consumer.drain()
 
     def _consumers(self) -> list[Consumer]:
-        return list({id(entry.consumer): entry.consumer for entry in self._subscriptions}.values())
+        found = dict.fromkeys(entry.consumer for entry in self._subscriptions)
+        return list(found | self._members)

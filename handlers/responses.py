@@ -26,7 +26,7 @@ def refusal(error: Refused) -> Response:
     if error.status in {408, 413}:
         # The rest of the body is still on its way; only closing the connection stops it.
         headers["Connection"] = "close"
-    return json_response({"error": error.code, "detail": error.detail}, error.status, headers)
+    return json_response({"error": error.code, "detail": error.detail, **error.more}, error.status, headers)
 
 
 async def refused(request: Request, error: Exception) -> Response:

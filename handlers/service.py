@@ -10,14 +10,18 @@ from collections.abc import Coroutine, Sequence
 from handlers.aep.capture import Posture
 from handlers.aep.redaction import Redactor
 from handlers.auth import Gatekeeper
+from handlers.claims import ClaimBook, process_name
 from handlers.clock import Clock, SystemClock
+from handlers.commands import OWN, NoCommands, OwnCommands, OwnSessions, Router, unpack
 from handlers.counters import Counters
 from handlers.engine import Engine
 from handlers.errors import SettingsError
 from handlers.fanout import Hub
+from handlers.ingest import Ingest
 from handlers.replaying import Replayer
 from handlers.settings import Settings
 from handlers.sweeper import Sweeper
+from state.claims import Claims
 from state.connection import Client, Limits, connect
 from state.errors import LayoutMismatch, StateError
 from state.feed import FeedEntry, FeedReader, Gap
@@ -57,6 +61,16 @@ class Service:
         self.engine = Engine(self.sessions, clock=self.clock, counters=self.counters)
         self.hub = Hub(self.counters)
         self.reader = FeedReader(self.client, self.keys, self._entries, self._gap)
+        self.ingest = Ingest(self.foreign, self.gate.emitters, clock=self.clock, counters=self.counters)
+        self.claims = ClaimBook(Claims(self.client, self.keys, process_name()), self.clock)
+        self.own_commands: OwnCommands = NoCommands()
+        self.router = Router(
+            self.claims,
+            OwnSessions(self.sessions, self.keys, self.gate.emitters, clock=self.clock),
+            lambda: self.own_commands,
+            self.foreign,
+            self.counters,
+        )
         self.sweeper = Sweeper(
             self.sessions, self.engine, self.keys, clock=self.clock, counters=self.counters
         )
@@ -69,7 +83,7 @@ class Service:
         self.reader.start()
         # The first hook must not wait for the connection; a Redis that is away is no reason not to start.
         await self.ping()
-        for work in (self._prepare(), self._follow(), self.sweeper.run()):
+        for work in (self._prepare(), self._follow(), self.sweeper.run(), self.claims.run()):
             self._begin(work)
 
     def drain(self) -> None:
@@ -117,7 +131,7 @@ class Service:
         """Counts for those who may see them."""
         return {
             "uptime_s": (self.clock.now_ms() - self._started_ms) // 1000,
-            "consumers": len(self.hub),
+            "consumers": self.hub.consumers,
             "feed_missed": self.reader.missed,
             "counters": self.counters.snapshot(),
         }
@@ -143,7 +157,15 @@ class Service:
 
     def _entries(self, shard: int, entries: Sequence[FeedEntry]) -> None:
         for entry in entries:
-            self.hub.publish(entry)
+            if entry.kind == "event":
+                self.hub.publish("own", entry.body)
+            elif entry.kind == "foreign":
+                self.hub.publish("foreign", entry.body)
+            elif entry.kind == "command":
+                target, body = unpack(entry.body)
+                self.hub.publish("command", body)
+                if target != OWN:
+                    self.claims.deliver(target, entry.key.session, body)
 
     def _gap(self, gap: Gap) -> None:
         log.warning("feed %d: %d commits were not seen%s", gap.shard, gap.missed, _restarted(gap))

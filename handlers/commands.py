@@ -1,0 +1,183 @@
+"""Routing a command to the one who may execute it, or refusing it in the words of AEP-0004 §4."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from handlers.aep.levels import JSONObject, JSONValue
+from handlers.claims import ClaimBook
+from handlers.clock import Clock
+from handlers.counters import Counters
+from handlers.errors import FrameRefused, InvalidState
+from handlers.ingest import Posted
+from handlers.lifecycle.reducer import UNKNOWN
+from handlers.lifecycle.state import SessionState
+from handlers.tokens import Principal, Right
+from state.errors import StateError
+from state.foreign import Foreign
+from state.keys import Keys, SessionKey
+from state.sessions import Sessions
+
+ACK_WINDOW_MS = 10_000
+OWN = "own"
+"""The target of a command that one of our own sessions takes."""
+
+_DAY_MS = 86_400_000
+_ROSTER_LIMIT = 1_000
+_LOADS = 64
+
+
+class OwnCommands(Protocol):
+    """What takes commands to our own sessions."""
+
+    def declaration(self) -> JSONObject:
+        """`{"accepts": […], "ack_window_ms": …}` of every session of ours."""
+
+    async def handle(self, principal: Principal, key: SessionKey, command: Posted) -> None:
+        """Take a command that is declared, authorised and has one claimant: us.
+
+        The answer is an event on the session's stream; raises `FrameRefused` where it is a frame instead.
+        """
+
+
+class NoCommands:
+    """Sessions that can only be watched."""
+
+    def declaration(self) -> JSONObject:
+        return {"accepts": [], "ack_window_ms": ACK_WINDOW_MS}
+
+    async def handle(self, principal: Principal, key: SessionKey, command: Posted) -> None:
+        raise FrameRefused("unsupported", "sessions of this service take no commands", cause=command.id)
+
+
+class OwnSessions:
+    """Our own sessions as claims: those that have not ended and were active within a day."""
+
+    def __init__(
+        self, sessions: Sessions, keys: Keys, emitters: Callable[[], Iterable[str]], *, clock: Clock
+    ) -> None:
+        self._sessions = sessions
+        self._keys = keys
+        self._emitters = emitters
+        self._clock = clock
+
+    async def claimed(self, session: str) -> list[SessionKey]:
+        """Whose live session of ours has this name; more than one only on a shared service."""
+        if session == UNKNOWN:
+            return []
+        keys = [SessionKey(emitter, session) for emitter in sorted(self._emitters())]
+        return await self._alive(keys)
+
+    async def live(self) -> list[SessionKey]:
+        """All of them, the latest active first. Raises `StateError`."""
+        since_ms = self._clock.now_ms() - _DAY_MS
+        keys: list[SessionKey] = []
+        for shard in range(self._keys.shards):
+            keys += await self._sessions.sessions(shard, since_ms=since_ms, limit=_ROSTER_LIMIT)
+        return await self._alive([key for key in keys if key.session != UNKNOWN])
+
+    async def _alive(self, keys: list[SessionKey]) -> list[SessionKey]:
+        found: list[SessionKey] = []
+        for start in range(0, len(keys), _LOADS):
+            part = keys[start : start + _LOADS]
+            records = await asyncio.gather(*(self._sessions.load(key) for key in part))
+            for key, record in zip(part, records, strict=True):
+                if record.state is not None and not record.ended and not _ended(record.state):
+                    found.append(key)
+        return found
+
+
+class Router:
+    """Finds the claimant of a command: a connection of any process, or one of our own sessions."""
+
+    def __init__(
+        self,
+        book: ClaimBook,
+        own: OwnSessions,
+        own_commands: Callable[[], OwnCommands],
+        foreign: Foreign,
+        counters: Counters,
+    ) -> None:
+        self._book = book
+        self._own = own
+        self._own_commands = own_commands
+        self._foreign = foreign
+        self._counters = counters
+
+    async def route(self, principal: Principal, command: Posted) -> None:
+        """Hand `command` to its one claimant. Raises `FrameRefused` with the command's id as cause.
+
+        A refused command goes nowhere; one that is routed is seen live by subscribers, from the feed.
+        """
+        try:
+            await self._route(principal, command)
+        except FrameRefused as refused:
+            self._counters.add(f"commands.refused.{refused.code}")
+            raise
+        except StateError:
+            self._counters.add("commands.refused.no-redis")
+            raise FrameRefused("no-route", "Redis does not answer; try again", cause=command.id) from None
+        self._counters.add("commands.routed")
+
+    async def roster(self) -> list[JSONValue]:
+        """The entries of the roster (AEP-0003 §4.1). Raises `StateError`."""
+        declared = self._own_commands().declaration()
+        entries: list[JSONValue] = [
+            {"session": key.session, "agent": "kimi-code", "instance": key.emitter, "control": declared}
+            for key in await self._own.live()
+        ]
+        entries += [claim.entry for claim in await self._book.everywhere()]
+        return entries
+
+    async def _route(self, principal: Principal, command: Posted) -> None:
+        kind, session = str(command.event["type"]), command.session
+
+        def refused(code: str, detail: str) -> FrameRefused:
+            return FrameRefused(code, detail, cause=command.id)
+
+        if not principal.authenticated:
+            raise refused("unauthorized", "control needs an authenticated connection (AEP-0004 §4.1)")
+        if not principal.may(Right.ANSWER if kind == "control.attention.respond" else Right.STEER):
+            raise refused("unauthorized", f"this token does not allow {kind}")
+        if session is None:
+            raise refused("no-route", "a command names its session")
+        claims = [claim for claim in await self._book.everywhere() if claim.session == session]
+        own = await self._own.claimed(session)
+        if not claims and not own:
+            raise refused("no-route", "no connected emitter owns this session")
+        if len(claims) + len(own) > 1:
+            raise refused(
+                "ambiguous", f"{len(claims) + len(own)} live claimants; none is guessed (AEP-0004 §4.5)"
+            )
+        if own:
+            listed = self._own_commands().declaration().get("accepts")
+            if not isinstance(listed, list) or kind not in listed:
+                raise refused("unsupported", f"{kind} is not accepted by this session")
+            await self._foreign.command(own[0], pack(OWN, command.body))
+            await self._own_commands().handle(principal, own[0], command)
+            return
+        if kind not in claims[0].accepts:
+            raise refused("unsupported", f"{kind} is not accepted by this session")
+        await self._foreign.command(
+            SessionKey(claims[0].emitter, session), pack(claims[0].connection, command.body)
+        )
+
+
+def pack(target: str, body: bytes) -> bytes:
+    """A command on the feed: whom it is for (a connection, or `OWN`), and its bytes."""
+    return target.encode() + b"\n" + body
+
+
+def unpack(entry: bytes) -> tuple[str, bytes]:
+    """The inverse of `pack`: target and command."""
+    target, _, body = entry.partition(b"\n")
+    return target.decode("ascii", "replace"), body
+
+
+def _ended(state: bytes) -> bool:
+    try:
+        return SessionState.decode(state).ended
+    except InvalidState:
+        return False
