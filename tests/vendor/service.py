@@ -17,7 +17,9 @@ from urllib.parse import quote
 
 from aep_sdk.projection import StateProjection
 
-from .kimi import Kimi, kill_group
+from deploy.setup import blocks
+
+from .kimi import Hook, Kimi, kill_group
 from .waiting import NotReady, free_port, until
 
 Event = dict[str, Any]
@@ -28,19 +30,16 @@ CLI = "from deploy.cli.main import main; raise SystemExit(main())"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def shim_command(url: str, *flags: str, detach: bool = False) -> str:
-    """The hook command as setup registers it, with this interpreter.
+def register(kimi: Kimi, url: str, *, token_file: str = "", control: bool = False) -> None:
+    """Register our shim for every event this version knows, with the commands that setup writes.
 
     A detached one ignores SIGTERM from the shell on: the vendor's kill often comes while the interpreter is
     still loading (measured with 2.1.0 on two busy cores: 31 of 40 delivered without it, 40 of 40 with it).
     """
-    words = [f"'{sys.executable}'", "-I", "-S", f"'{SHIM}'", url, *flags, *(["--detach"] if detach else [])]
-    return ("trap '' TERM; " if detach else "") + " ".join(words) + " || exit 0"
-
-
-def register(kimi: Kimi, url: str, *flags: str) -> None:
-    """Register our shim for every event this version knows, as setup does."""
-    kimi.register(shim_command(url, *flags), detached=shim_command(url, *flags, detach=True))
+    registration = blocks.Registration(
+        sys.executable, str(SHIM), url, token_file=token_file, control=control, events=kimi.events
+    )
+    kimi.configure(Hook(h.event, h.command, timeout=h.timeout) for h in blocks.hooks(registration))
 
 
 class Redis:
