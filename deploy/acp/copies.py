@@ -7,12 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from deploy.acp.wire import Kind, Record, encode
 
 HELD_LIMIT = 64 * 1024 * 1024
 """Bytes that may wait for the observer; what comes beyond is dropped and counted."""
+
+
+_GATHER_S = 0.005
+_GATHER_BYTES = 1024 * 1024
 
 
 class Copies:
@@ -32,6 +36,7 @@ class Copies:
         self._lost = [0, 0]
         self._gap = [False, False]
         self._broken = False
+        self._ended = False
         self._thread = threading.Thread(target=self._feed, name="copies", daemon=True)
 
     def start(self) -> None:
@@ -66,17 +71,37 @@ class Copies:
 
     def _feed(self) -> None:
         try:
-            while (record := self._queue.get()) is not None:
-                for part in encode(record):
-                    view = memoryview(part)
-                    while view:
-                        view = view[os.write(self._pipe, view) :]
-                self._taken += len(record.payload)
+            while (batch := self._gather()) is not None:
+                view = memoryview(b"".join(part for record in batch for part in encode(record)))
+                while view:
+                    view = view[os.write(self._pipe, view) :]
+                self._taken += sum(len(record.payload) for record in batch)
         except OSError:
             # The observer is gone: nothing is kept for nobody.
             self._broken = True
-            while self._queue.get() is not None:
+            while self._gather() is not None:
                 pass
         finally:
             with suppress(OSError):
                 os.close(self._pipe)
+
+    def _gather(self) -> list[Record] | None:
+        """What waits, after a short wait for more: one waking for many lines. None after the last."""
+        record = None if self._ended else self._queue.get()
+        if record is None:
+            return None
+        if record.kind is not Kind.END:
+            time.sleep(_GATHER_S)
+        batch = [record]
+        size = len(record.payload)
+        while size < _GATHER_BYTES:
+            try:
+                record = self._queue.get_nowait()
+            except Empty:
+                break
+            if record is None:
+                self._ended = True
+                break
+            batch.append(record)
+            size += len(record.payload)
+        return batch

@@ -10,6 +10,7 @@ import secrets
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import BinaryIO
 
 from deploy.acp.delivery import Delivery
@@ -89,6 +90,9 @@ def observe(copies: BinaryIO, delivery: Delivery) -> None:
 
 
 def main() -> None:
+    # The session comes first where processors are short.
+    with suppress(OSError):
+        os.nice(10)
     url, *rest = sys.argv[1:]
     observe(sys.stdin.buffer, Delivery(url, read_token(rest[0] if rest else None)))
     # The poster may hang in a connection that answers nothing.

@@ -56,6 +56,8 @@ def run(agent: Sequence[str], observer: Sequence[str]) -> int:
     except OSError as error:
         print(f"aep-kimi acp: {agent[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
+    # A pump that wakes up takes the interpreter from the thread that hands out the copies.
+    sys.setswitchinterval(0.0002)
     return tee.run()
 
 

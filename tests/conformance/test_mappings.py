@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
+from handlers.aep.registry import ADDED
 from handlers.aep.validation import check_event
 from handlers.mapping.acp import map_moment
 from handlers.mapping.hooks import map_hook
@@ -79,6 +80,11 @@ def test_acp(spec_dir: Path) -> None:
         if "deltas_expected" in entry:
             moment = map_moment(heard["kind"], heard["method"], body, with_deltas)
             assert [shown(draft) for draft in moment.drafts] == entry["deltas_expected"], name
+
+
+def test_a_hop_of_ours_knows_the_content_that_no_schema_names() -> None:
+    added = {(event, field): level for event, fields in ADDED.items() for field, level in fields.items()}
+    assert added == {key: level for key, level in OURS.items() if level is not Capture.METADATA}
 
 
 def moments(level: Capture) -> Iterator[Moment]:
