@@ -1,4 +1,4 @@
-"""Hooks that `aep-setup` has written fire in the real binary, from a home and an installation with odd paths."""
+"""Hooks of `aep-setup` fire in the real binary, from a home and an installation with odd paths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,14 +50,14 @@ class Setup:
 
 
 @pytest.fixture(params=["0.28.0", "2.x"])
-def setup(request: pytest.FixtureRequest, tmp_path: Path, model: ModelServer) -> Iterator[Setup]:
+def setup(request: pytest.FixtureRequest, tmp_path: Path, model: ModelServer) -> Setup:
     install: Install = request.getfixturevalue("kimi_0_28" if request.param == "0.28.0" else "kimi_2")
     kimi = Kimi(install, tmp_path / ODD, model.url)
     root = tmp_path / ODD / "installation"
     shutil.copytree(ROOT / "deploy", root / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     python = root / "python"
     python.symlink_to(os.path.realpath(sys.executable))
-    yield Setup(kimi, python, root)
+    return Setup(kimi, python, root)
 
 
 def test_hooks_fire_in_a_print_run(setup: Setup, recorder: Recorder) -> None:
