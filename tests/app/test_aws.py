@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from mangum import Mangum
 
 from handlers.app import LazyApp
+from tests.app.processes import ROOT
 from tests.app.replica import fresh_prefix
 from tests.servers import AnyServer
+
+Call = Callable[[dict[str, Any]], dict[str, Any]]
 
 PAYLOAD = {"hook_event_name": "SessionStart", "session_id": "s1", "source": "startup"}
 TOKEN = "correct-horse"
@@ -55,7 +61,7 @@ def v2(method: str, path: str, body: str | None, encoded: bool = False, **query:
 
 
 @pytest.fixture
-def handler(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mangum]:
+def call(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
     for name, value in {
         "AEP_REDIS_URL": redis_server.url,
         "AEP_REDIS_PREFIX": fresh_prefix(),
@@ -64,48 +70,51 @@ def handler(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
         "AEP_HOOK_TIMEOUT_MS": "5000",
     }.items():
         monkeypatch.setenv(name, value)
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
     lazy = LazyApp(serverless=True)
-    yield Mangum(lazy, lifespan="off")
-    assert lazy._app is not None
-    loop.run_until_complete(lazy._app.state.service.stop())
-    loop.close()
-    asyncio.set_event_loop(None)
+    # A thread of its own, as a container has a loop of its own.
+    with ThreadPoolExecutor(1) as container:
+        loop = container.submit(asyncio.new_event_loop).result()
+        container.submit(asyncio.set_event_loop, loop).result()
+        mangum = container.submit(Mangum, lazy, lifespan="off").result()
+
+        def call(event: dict[str, Any]) -> dict[str, Any]:
+            return container.submit(mangum, event, None).result(60)  # type: ignore[arg-type]
+
+        yield call
+        assert lazy._app is not None
+        container.submit(loop.run_until_complete, lazy._app.state.service.stop()).result(30)
+        container.submit(loop.close).result()
 
 
-def call(handler: Mangum, event: dict[str, Any]) -> dict[str, Any]:
-    return handler(event, None)  # type: ignore[arg-type]
-
-
-def test_every_kind_of_event_stores_a_hook(handler: Mangum) -> None:
+def test_every_kind_of_event_stores_a_hook(call: Call) -> None:
     body = json.dumps(PAYLOAD)
     encoded = base64.b64encode(body.encode()).decode()
     for event in (v1("POST", "/hook", body), v2("POST", "/hook", body), v2("POST", "/hook", encoded, True)):
-        answer = call(handler, event)
+        answer = call(event)
         assert (answer["statusCode"], answer["body"]) == (200, "{}")
         headers = answer.get("headers") or {}
         many = {name: values[0] for name, values in (answer.get("multiValueHeaders") or {}).items()}
         assert (headers | many)["aep-stored"] == "yes"
-    held = call(handler, v2("GET", "/stream", None, live="0", **{"from": "all"}))
+    held = call(v2("GET", "/stream", None, live="0", **{"from": "all"}))
     assert held["statusCode"] == 200
     assert held["body"].count("event: session.started") == 3
 
 
-def test_what_does_not_work_there_is_refused_plainly(handler: Mangum) -> None:
-    answer = call(handler, v2("GET", "/stream", None))
+def test_what_does_not_work_there_is_refused_plainly(call: Call) -> None:
+    answer = call(v2("GET", "/stream", None))
     assert answer["statusCode"] == 501
     assert "live=0" in json.loads(answer["body"])["detail"]
 
 
-def test_health_and_refusals(handler: Mangum) -> None:
-    assert call(handler, v2("GET", "/readyz", None))["statusCode"] == 200
+def test_health_and_refusals(call: Call) -> None:
+    assert call(v2("GET", "/readyz", None))["statusCode"] == 200
     event = v2("POST", "/hook", "{}")
     event["headers"] = {"content-type": "application/json"}
-    assert call(handler, event)["statusCode"] == 401
+    assert call(event)["statusCode"] == 401
 
 
-def test_importing_the_entry_connects_to_nothing() -> None:
-    import handlers.aws
-
-    assert callable(handlers.aws.handler)
+def test_importing_the_entry_needs_no_settings() -> None:
+    script = "import handlers.aws; assert callable(handlers.aws.handler)"
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env={"PATH": "/usr/bin:/bin"}, check=True, timeout=60
+    )
