@@ -3,10 +3,12 @@ order. It replaces more than the floor asks for, and takes linear time on hostil
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+from urllib.parse import quote
 
 from handlers.aep.levels import JSONObject, JSONValue
 from handlers.aep.secrets import SECRET, is_secret_name, redact_secrets
@@ -124,7 +126,14 @@ def _without_numbers(text: str) -> str:
 
 @lru_cache(maxsize=16)
 def _listed(secrets: tuple[str, ...]) -> re.Pattern[str] | None:
-    known = sorted({secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True)
+    long = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
+    # as they are, as a JSON string holds them, as a URL does
+    dresses = {
+        dress
+        for secret in long
+        for dress in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
+    } | {quote(secret, safe="", errors="replace") for secret in long}
+    known = sorted(dresses, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, known))) if known else None
 
 

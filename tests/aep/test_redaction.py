@@ -204,6 +204,9 @@ def test_configured_secrets() -> None:
     redactor = Redactor(secrets=("deploy-key-1", "deploy-key-1-long", "abc", "", "REDACTED", "a.b*c"))
     assert redactor.text("x deploy-key-1-long y") == f"x {SECRET} y"
     assert redactor.text("abc a.b*c aXbXc") == f"abc {SECRET} aXbXc"
+    dressed = Redactor(secrets=('pä"ss/w rd',))
+    for text in ('a pä"ss/w rd b', 'a pä\\"ss/w rd b', 'a p\\u00e4\\"ss/w rd b', "a p%C3%A4%22ss%2Fw%20rd b"):
+        assert dressed.text(text) == f"a {SECRET} b"
     assert redactor.text("password=x REDACTED") == f"password={SECRET} {SECRET}"
 
 
