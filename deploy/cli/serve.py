@@ -128,6 +128,7 @@ def serve(settings: Settings, listener: socket.socket) -> int:
         http="httptools" if "httptools" in fast else "h11",
         loop="uvloop" if "uvloop" in fast else "asyncio",
         ws="websockets-sansio",
+        ws_per_message_deflate=False,
         ws_max_size=2 * settings.max_body,
         lifespan="on",
         access_log=False,

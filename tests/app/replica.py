@@ -168,6 +168,7 @@ async def running(
         app,
         http="httptools",
         ws="websockets-sansio",
+        ws_per_message_deflate=False,
         lifespan="on",
         log_config=None,
         access_log=False,
