@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from handlers.aep.levels import Capture
-from handlers.lifecycle import attention, crew, runs, session, tools
+from handlers.lifecycle import attention, crew, gates, runs, session, tools
 from handlers.lifecycle.state import key, turn_of
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Moment
 
 MAIN_AGENT = "main"
+ALIVE = frozenset({"SessionStart", "UserPromptSubmit", "PreToolUse"})
+"""What the vendor waits for, and so comes from a session that has not ended."""
 
 
 def step(w: Writer, moment: Moment) -> None:
@@ -37,6 +39,8 @@ def remark(w: Writer, moment: Moment) -> None:
 def _notice(w: Writer, moment: Moment) -> None:
     facts = moment.facts
     w.state.bare = moment.fallback.capture is Capture.NONE
+    if moment.name in ALIVE:
+        w.state.over = False
     if "client_type" in facts:
         w.state.engine = "new"
     elif moment.name == "UserPromptSubmit":
@@ -98,6 +102,7 @@ def _post_tool(w: Writer, moment: Moment) -> None:
         remark(w, moment)
         return
     over = None if call is None else crew.returned(w.state, call, w.at)
+    gates.dismiss_call(w, call)
     tools.ended(w, call, draft, moment.fallback)
     if over is not None:
         runs.overtaken(w, over)
@@ -109,6 +114,7 @@ def _post_tool_failure(w: Writer, moment: Moment) -> None:
         remark(w, moment)
         return
     over = None if call is None else crew.broke(w.state, call, w.at)
+    gates.dismiss_call(w, call)
     tools.failed(w, call, draft, moment.fallback, asked=attention.asked(w.state, call))
     if over is not None:
         runs.overtaken(w, over)
@@ -118,6 +124,8 @@ def _post_tool_failure(w: Writer, moment: Moment) -> None:
 def _permission_request(w: Writer, moment: Moment) -> None:
     facts = moment.facts
     agent = facts.get("agent_id")
+    # The vendor asks only when the hooks of the call are done.
+    gates.dismiss_call(w, key(facts.get("tool_call_id")))
     attention.requested(
         w,
         _request_key(moment),

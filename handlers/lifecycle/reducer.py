@@ -11,12 +11,28 @@ from dataclasses import dataclass
 
 from handlers.aep.levels import JSONObject
 from handlers.aep.ulid import Mint
-from handlers.lifecycle import clock, hooks
-from handlers.lifecycle.state import SessionState
+from handlers.lifecycle import clock, commands, gates, hooks, instructions
+from handlers.lifecycle.commands import Answer, Command, Instruct
+from handlers.lifecycle.gates import Close, Hold
+from handlers.lifecycle.instructions import Deliver, GiveBack
+from handlers.lifecycle.state import SessionState, key
 from handlers.lifecycle.writer import Emitted, Writer
 from handlers.mapping.moments import Moment
 
-__all__ = ["UNKNOWN", "Emitted", "Input", "Reduction", "Tick", "reduce"]
+__all__ = [
+    "UNKNOWN",
+    "Close",
+    "Command",
+    "Deliver",
+    "Emitted",
+    "GiveBack",
+    "Happening",
+    "Hold",
+    "Input",
+    "Reduction",
+    "Tick",
+    "reduce",
+]
 
 UNKNOWN = "unknown"
 
@@ -26,22 +42,32 @@ class Tick:
     """Nothing happened but time."""
 
 
+Happening = Moment | Tick | Hold | Close | Command | Deliver | GiveBack
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """Something that reached us at Unix milliseconds `at_ms`, and the mint of the ids it will need."""
 
-    moment: Moment | Tick
+    moment: Happening
     at_ms: int
     mint: Mint
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The state after the inputs, the events in order, and one reply (a hook's answer) per input."""
+    """The state after the inputs, the events in order, and one reply per input.
+
+    A reply is what the one who brought the input must know: `queue` for a prompt (the names of waiting
+    instructions), `gate` for a hold, `closed` for a close, `ack` for a command; `{}` where there is nothing
+    to say. It is never what the vendor is told. `acks` are the names of acknowledgements and their events'
+    ids.
+    """
 
     state: SessionState
     events: tuple[Emitted, ...]
     replies: tuple[JSONObject, ...]
+    acks: tuple[tuple[str, str], ...] = ()
 
 
 def reduce(state: SessionState | None, inputs: Sequence[Input], now_ms: int, *, top: int = 0) -> Reduction:
@@ -57,16 +83,41 @@ def reduce(state: SessionState | None, inputs: Sequence[Input], now_ms: int, *, 
     for given in inputs:
         w.mint = given.mint.copy()
         clock.advance(w, given.at_ms)
-        moment = given.moment
-        if isinstance(moment, Moment):
-            if moment.session == UNKNOWN:
-                _tell(w, moment)
-            else:
-                _FRONTS.get(moment.channel, _tell)(w, moment)
+        replies.append(_take(w, given.moment))
         current.bound()
-        replies.append({})
     current.due_ms = clock.due(current)
-    return Reduction(current, tuple(w.events), tuple(replies))
+    return Reduction(current, tuple(w.events), tuple(replies), tuple(w.acks))
+
+
+def _take(w: Writer, given: Happening) -> JSONObject:
+    if isinstance(given, Moment):
+        return _observe(w, given)
+    if isinstance(given, Tick):
+        return {}
+    if isinstance(given, Hold):
+        _observe(w, given.moment)
+        return gates.hold(w, given, key(given.moment.facts.get("tool_call_id")))
+    if isinstance(given, Close):
+        return gates.close(w, given)
+    if isinstance(given, Deliver):
+        return instructions.deliver(w, given)
+    if isinstance(given, GiveBack):
+        return instructions.give_back(w, given)
+    if isinstance(given.act, Answer):
+        return gates.answer(w, given, given.act)
+    if isinstance(given.act, Instruct):
+        return instructions.instruct(w, given)
+    return commands.reject(w, given, given.act)
+
+
+def _observe(w: Writer, moment: Moment) -> JSONObject:
+    if moment.session == UNKNOWN:
+        _tell(w, moment)
+        return {}
+    _FRONTS.get(moment.channel, _tell)(w, moment)
+    if moment.name == "UserPromptSubmit" and moment.facts.get("is_steer") is not True:
+        return instructions.waiting(w.state)
+    return {}
 
 
 def _tell(w: Writer, moment: Moment) -> None:

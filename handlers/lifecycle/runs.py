@@ -7,7 +7,7 @@ be, with the time at which it arrived. A run has at most one terminal; no termin
 
 from __future__ import annotations
 
-from handlers.lifecycle import attention, crew
+from handlers.lifecycle import attention, crew, gates
 from handlers.lifecycle.state import HELD, STRAYS, Held, Run, SessionState, Turn, keep, made, with_data
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
@@ -230,6 +230,7 @@ def _close(w: Writer, terminal: Draft, *, at: int | None = None, measured: bool 
     run = state.run
     if run is None:
         return
+    gates.run_ended(w)
     attention.run_ended(w, finished=terminal.type == "run.finished" and measured)
     if measured:
         end = w.at if at is None else at

@@ -7,7 +7,7 @@ end of a resumed session drains what is open and degrades to the fallback.
 
 from __future__ import annotations
 
-from handlers.lifecycle import attention, crew, runs
+from handlers.lifecycle import attention, crew, gates, instructions, runs
 from handlers.lifecycle.state import Ending, SessionState, keep, with_data
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
@@ -46,13 +46,17 @@ def finish(w: Writer) -> None:
     if ending is None:
         return
     runs.settle(w)
+    gates.close_all(w)
     attention.close(w)
+    instructions.drop_all(w)
+    state.given = []
     crew.dismiss(state)
     draft = ending.draft.draft()
     if state.started_at is not None and not state.ended:
         draft = with_data(draft, duration_ms=max(0, ending.at - state.started_at), runs=state.runs)
     w.emit(draft, cause=None if state.ended else state.started, at=ending.at)
     state.ended = True
+    state.over = True
 
 
 def due(state: SessionState) -> int | None:

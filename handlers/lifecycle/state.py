@@ -32,6 +32,11 @@ FAILURES = 3
 HELD = 6
 STRAYS = 4
 SPAWNS = 24
+GATES = 16
+CLOSED = 48
+QUEUE = 20
+WORD = 128  # bytes of a name that a gate keeps
+COMMAND = 64  # characters of a command's id
 
 _CLIPS = (96, 24, 4)  # characters left of a text that does not fit
 _ROOM = LIMIT - 4 * 1024
@@ -151,6 +156,43 @@ class Crew(Struct, array_like=True):
     brackets: int = 0  # engine v1: open brackets outside the foreground
 
 
+class Verdict(Struct, array_like=True, frozen=True):
+    """What was decided about a gate, and not applied yet. `name` is where the words are kept, if any."""
+
+    option: str
+    command: str  # id of the command
+    by: str | None
+    name: str | None
+
+
+class Gate(Struct, array_like=True, frozen=True):
+    """A tool call whose hook is held until a human answers: open, or decided when it has a verdict.
+
+    `id` is its `attention.requested`. The gate is kept under its ticket, which names the process that holds
+    the hook; what is closed is forgotten but for its id.
+    """
+
+    id: str
+    at: int  # Unix ms
+    until: int  # Unix ms at which the hook is let go
+    call: str
+    run: str | None
+    tool: str
+    call_id: str
+    capture: str  # level of the attention events about it
+    verdict: Verdict | None = None
+
+
+class Queued(Struct, array_like=True, frozen=True):
+    """An instruction for the session's next prompt. `name` is where its words are kept."""
+
+    command: str  # id of the command
+    name: str
+    at: int  # Unix ms
+    due: int  # Unix ms at which it is too old
+    ticket: str | None = None  # of the prompt that it was given to
+
+
 class Ending(Struct, array_like=True, frozen=True):
     """A `SessionEnd` that waits a moment for the late end of its last run."""
 
@@ -182,6 +224,11 @@ class SessionState(Struct, array_like=True):
     ending: Ending | None = None
     bare: bool = False  # the posture of the last event lets no data ride, not even ours
     due_ms: int | None = None  # Unix ms at which the state wants a tick
+    gates: dict[str, Gate] = {}  # by ticket
+    closed: dict[str, str] = {}  # id of a gate's request → how it ended
+    queue: list[Queued] = []
+    given: list[Queued] = []  # the instructions of the last prompts, which may come back
+    over: bool = False  # it ended, and has not been resumed since
 
     def encode(self) -> bytes:
         """The state as JSON, at most `LIMIT` bytes."""
@@ -201,7 +248,7 @@ class SessionState(Struct, array_like=True):
     @classmethod
     def tombstone(cls, last_seq: int) -> SessionState:
         """What is left when the state of an ended session has expired: it ended, and where it stood."""
-        return cls(last_seq=last_seq, ended=True)
+        return cls(last_seq=last_seq, ended=True, over=True)
 
     def copy(self) -> SessionState:
         """A copy that can be changed without changing this one; entries are shared, they never change."""
@@ -244,15 +291,21 @@ class SessionState(Struct, array_like=True):
             self.ending,
             self.bare,
             self.due_ms,
+            self.gates.copy(),
+            self.closed.copy(),
+            list(self.queue),
+            list(self.given),
+            self.over,
         )
 
     def bound(self) -> None:
         """Forget the oldest of what only serves pairing, until the state fits its limits."""
         forget(self.told, TOLD)
         forget(self.calls, CALLS)
+        forget(self.closed, CLOSED)
         if 220 * len(self.calls) + 110 * len(self.told) + self._waiting_bytes() > _ROOM:
-            while self.calls and len(self.encode()) > _ROOM:
-                forget(self.calls, len(self.calls) * 7 // 8)
+            while (self.calls or self.told) and len(self.encode()) > _ROOM:
+                forget(self.calls or self.told, len(self.calls or self.told) * 7 // 8)
 
     def _waiting_bytes(self) -> int:
         """No less than what everything else but calls takes."""
@@ -260,7 +313,8 @@ class SessionState(Struct, array_like=True):
         if self.run is not None:
             waiting += len(self.run.held) + 1
         spawns = len(self.crew.foreground) + len(self.crew.background)
-        return 1_000 + 310 * len(self.requests) + 4 * KEPT * waiting + 180 * spawns
+        held = 700 * len(self.gates) + 50 * len(self.closed) + 180 * (len(self.queue) + len(self.given))
+        return 1_000 + 310 * len(self.requests) + 4 * KEPT * waiting + 180 * spawns + held
 
 
 def forget(table: dict[str, Any], limit: int) -> None:
@@ -276,6 +330,12 @@ def key(value: JSONValue) -> str | None:
     if _PLAIN.fullmatch(value):
         return value
     return "#" + sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def clip(text: str, size: int = WORD) -> str:
+    """A name within `size` bytes of JSON, without characters that a name has no use for."""
+    plain = "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text[:size])
+    return plain.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
 
 
 def turn_of(value: JSONValue) -> Turn:

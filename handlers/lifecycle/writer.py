@@ -26,14 +26,16 @@ class Writer:
     """One reduction under way.
 
     `now` is the clock of positions, `at` the time of the input being reduced, both Unix milliseconds;
-    `mint` makes the ids of what that input tells.
+    `mint` makes the ids of what that input tells; `acks` are the acknowledgements among the events, by the
+    name under which each is recorded.
     """
 
-    __slots__ = ("at", "events", "mint", "now", "state")
+    __slots__ = ("acks", "at", "events", "mint", "now", "state")
 
     def __init__(self, state: SessionState, now_ms: int) -> None:
         self.state = state
         self.events: list[Emitted] = []
+        self.acks: list[tuple[str, str]] = []
         self.now = now_ms
         self.at = now_ms
         self.mint: Mint
