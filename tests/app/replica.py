@@ -200,5 +200,5 @@ def fresh_prefix() -> str:
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     """Wait for something that no event announces."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)

@@ -40,7 +40,7 @@ async def post(replica: Replica, name: str) -> tuple[str, float]:
 
 async def recovered(replica: Replica) -> None:
     async with asyncio.timeout(20):
-        while (await post(replica, "probe"))[0] != "yes":  # noqa: ASYNC110
+        while (await post(replica, "probe"))[0] != "yes":
             await asyncio.sleep(0.05)
 
 
