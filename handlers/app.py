@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from types import FrameType
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
@@ -19,7 +20,7 @@ from handlers.clock import Clock
 from handlers.errors import Refused
 from handlers.events_route import describe, post_events
 from handlers.health import healthz, readyz
-from handlers.hook_route import hook
+from handlers.hook_route import HookFront, hook
 from handlers.responses import refused
 from handlers.service import Service
 from handlers.settings import Settings
@@ -59,6 +60,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
             Route("/readyz", readyz, methods=["GET"]),
         ],
         lifespan=lifespan,
+        middleware=[Middleware(HookFront, service=service)],
         exception_handlers={Refused: refused},
     )
     app.state.service = service

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from starlette.requests import ClientDisconnect, Request
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import Receive
 
 from handlers.errors import Refused
+from handlers.limit import Limit
 
 _SECONDS = 15.0
 _DISCARDED = 8
 
 
 async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body of a request; see `receive_body`."""
+    return await receive_body(request.headers, request.receive, limit)
+
+
+async def receive_body(headers: Headers, receive: Receive, limit: int) -> bytes:
     """The whole body, at most `limit` bytes (413) within 15 s (408).
 
     What is too large is still read for a while, and thrown away: a sender whose connection closes under its
     hands sees a reset instead of the answer.
     """
-    if "content-encoding" in request.headers:
+    if "content-encoding" in headers:
         raise Refused(415, "unsupported-encoding", "compressed bodies are not taken")
-    declared = request.headers.get("content-length", "")
+    declared = headers.get("content-length", "")
     keep = not (declared.isdecimal() and int(declared) > limit)
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(_SECONDS):
-            async for chunk in request.stream():
+        with Limit(_SECONDS):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refused(400, "disconnected", "the body ended early")
+                chunk: bytes = message.get("body", b"")
+                more = message.get("more_body", False)
                 size += len(chunk)
                 if size > limit:
                     keep = False
@@ -37,8 +49,6 @@ async def read_body(request: Request, limit: int) -> bytes:
                     break
     except TimeoutError:
         raise Refused(408, "timeout", f"the body did not arrive within {_SECONDS:.0f} s") from None
-    except ClientDisconnect:
-        raise Refused(400, "disconnected", "the body ended early") from None
     if not keep:
         raise Refused(413, "payload-too-large", f"the body is larger than AEP_MAX_BODY ({limit} bytes)")
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)

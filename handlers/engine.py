@@ -25,6 +25,7 @@ from handlers.clock import Clock
 from handlers.counters import Counters
 from handlers.lifecycle.reducer import Emitted, Input, Reduction, Tick, reduce
 from handlers.lifecycle.state import SessionState
+from handlers.limit import Limit
 from handlers.mapping.moments import Moment
 from state.errors import Refused, StateError, Unanswered, Unreachable
 from state.keys import SessionKey
@@ -152,7 +153,7 @@ class Engine:
             waiting.future = asyncio.get_running_loop().create_future()
             lane.queue.append(waiting)
             try:
-                async with asyncio.timeout(deadline - now):
+                with Limit(deadline - now):
                     await waiting.future
             except TimeoutError:
                 self._give_up(lane, waiting)
@@ -206,7 +207,7 @@ class Engine:
         deadline = max(waiting.deadline for waiting in batch)
         progress = _Try()
         try:
-            async with asyncio.timeout(deadline - self._clock.steady()):
+            with Limit(deadline - self._clock.steady()):
                 reduction = await self._settle(key, inputs, puts, progress)
         except TimeoutError:
             now = self._clock.steady()
