@@ -12,6 +12,7 @@ tag, so they live in one slot of a cluster. `docs/internals.md` has the list wit
     {prefix}:{07}:f:{hash}:evs|ids|low    zset, zset, string   foreign events, admitted ids, highest trimmed
     {prefix}:{07}:feed, :feed:n           stream, string       live feed and the number of its last entry
     {prefix}:{07}:index, :due, :foreign   zset    sessions by activity, by due time, foreign streams
+    {prefix}:{07}:gates                   hash    gates that are held, by ticket
     {prefix}:{07}:lease:{name}[:fence|:cursors]
     {prefix}:{07}:alive:{process}
 """
@@ -82,6 +83,7 @@ class SessionKeys:
     index: str
     due: str
     foreign: str
+    gates: str
 
     def put(self, name: str) -> str:
         """Key of a recorded side value of this session."""
@@ -123,7 +125,7 @@ class Keys:
         return int(key.hash[:8], 16) % self.shards
 
     def shard(self, number: int, what: str) -> str:
-        """A key of a shard: `feed`, `feed:n`, `index`, `due` or `foreign`."""
+        """A key of a shard: `feed`, `feed:n`, `index`, `due`, `foreign` or `gates`."""
         return f"{self.prefix}:{{{self._tags[number]}}}:{what}"
 
     def lease(self, name: str) -> tuple[str, str, str]:
@@ -161,6 +163,7 @@ class Keys:
             index=self.shard(number, "index"),
             due=self.shard(number, "due"),
             foreign=self.shard(number, "foreign"),
+            gates=self.shard(number, "gates"),
         )
 
 

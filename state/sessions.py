@@ -80,6 +80,18 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """An entry of the shard's index of gates, written or (with no value) taken off by a commit.
+
+    The whole index lives on for `keep_ms`, which is longer than any entry of it.
+    """
+
+    name: str
+    value: bytes | None
+    keep_ms: int = HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """The step stands. `version` is to be expected next; `again` says it had been applied before."""
 
@@ -153,7 +165,7 @@ class Sessions:
         now_ms: int,
         due_ms: int | None = None,
         ended: bool = False,
-        puts: Sequence[Put] = (),
+        puts: Sequence[Put | Mark] = (),
         notice: bytes = b"",
     ) -> Committed | Conflict:
         """Store `state` and append `events` (position, finished bytes) if the session stands at `expected`.
@@ -196,8 +208,12 @@ class Sessions:
             len(puts),
         ]
         for put in puts:
-            names.append(keys.put(put.name))
-            arguments += [_text(put.name), put.value, put.keep_ms, 1 if put.once else 0]
+            if isinstance(put, Put):
+                names.append(keys.put(put.name))
+                arguments += [_text(put.name), put.value, put.keep_ms, 1 if put.once else 0]
+            else:
+                names.append(keys.gates)
+                arguments += [_text(put.name), put.value or b"", put.keep_ms, 3 if put.value is None else 2]
         for position, body in events:
             arguments += [position, body]
         reply = await self.client.script(_COMMIT, names, arguments, durable=True)

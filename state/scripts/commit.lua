@@ -2,7 +2,8 @@
 -- KEYS  1 record  2 events  3 tombstone  4 feed  5 feed number  6 index  7 due  8… puts
 -- ARGV  1 expected version  2 commit id  3 state  4 now  5 due or ''  6 ended 0|1  7 session name
 --       8 buffer  9 feed length  10 keep, ms  11 renew every, ms  12 tombstone keep, ms  13 notice
---       14 number of puts, then name, value, keep ms, once 0|1 of each; then position, body of each event
+--       14 number of puts, then name, value, keep ms, kind of each; then position, body of each event
+--       kind: 0 value, 1 value that must not be there, 2 field of a hash, 3 field that goes
 -- Returns {1, again 0|1}, or {0, version, state, top, ended 0|1, name and value of each put that stands}.
 local record, events, tombstone = KEYS[1], KEYS[2], KEYS[3]
 local expected, commit, now = ARGV[1], ARGV[2], tonumber(ARGV[4])
@@ -35,9 +36,12 @@ local first = 15 + 4 * puts
 local taken = {}
 for i = 1, puts do
   local at = 15 + 4 * (i - 1)
-  if ARGV[at + 3] == '1' then
+  local kind = ARGV[at + 3]
+  if kind == '1' then
     local value = redis.call('GET', KEYS[7 + i])
     if value then taken[#taken + 1] = ARGV[at] taken[#taken + 1] = value end
+  elseif kind ~= '0' then
+    redis.call('HLEN', KEYS[7 + i])
   end
 end
 if version ~= expected or #taken > 0 then return conflict(taken) end
@@ -101,7 +105,15 @@ elseif held[5] and held[5] ~= '' then
 end
 for i = 1, puts do
   local at = 15 + 4 * (i - 1)
-  redis.call('SET', KEYS[7 + i], ARGV[at + 1], 'PX', ARGV[at + 2])
+  local kind = ARGV[at + 3]
+  if kind == '2' then
+    redis.call('HSET', KEYS[7 + i], ARGV[at], ARGV[at + 1])
+    redis.call('PEXPIRE', KEYS[7 + i], ARGV[at + 2])
+  elseif kind == '3' then
+    redis.call('HDEL', KEYS[7 + i], ARGV[at])
+  else
+    redis.call('SET', KEYS[7 + i], ARGV[at + 1], 'PX', ARGV[at + 2])
+  end
 end
 if renew then
   -- Sooner than they could run out: the streams first, the state an age later than its stream.
