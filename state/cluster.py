@@ -20,7 +20,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from state.connection import Client, Lane, Limits
+from state.connection import Client, Lane, Limits, opened
 from state.errors import Refused, StateError, Unreachable
 from state.keys import SLOTS, slot
 from state.link import Argument, Link
@@ -41,6 +41,7 @@ class Cluster(Client):
         self._owners: list[Node | None] = [None] * SLOTS
         self._links: dict[tuple[Node, Lane], Link] = {}
         self._mapped = False
+        self._closed = False
         self._mapping: asyncio.Lock = asyncio.Lock()
 
     async def call(self, key: str, *command: Argument, lane: Lane = "write") -> Any:
@@ -75,6 +76,7 @@ class Cluster(Client):
         )
 
     async def close(self) -> None:
+        self._closed = True
         for link in list(self._links.values()):
             await link.close()
 
@@ -140,6 +142,8 @@ class Cluster(Client):
             raise Unreachable(f"no node of the cluster answered: {trouble}") from trouble
 
     def _link(self, node: Node, lane: Lane) -> Link:
+        if self._closed:
+            raise Unreachable("the connection was closed by this process")
         link = self._links.get((node, lane))
         if link is None:
             timeout = self.limits.write if lane == "write" else self.limits.read
@@ -147,9 +151,7 @@ class Cluster(Client):
         return link
 
     async def _dial(self, node: Node) -> AbstractConnection:
-        connection = self._connection(host=node[0], port=node[1], **self._options)
-        await connection.connect()  # type: ignore[no-untyped-call]
-        return connection
+        return await opened(self._connection(host=node[0], port=node[1], **self._options))
 
 
 def _replies(replies: Sequence[Any]) -> Sequence[Any]:

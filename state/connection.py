@@ -162,9 +162,17 @@ class Standalone(Client):
             await watcher.aclose()
 
     async def _dial(self) -> AbstractConnection:
-        connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        return await opened(self._pool.make_connection())  # type: ignore[no-untyped-call]
+
+
+async def opened(connection: AbstractConnection) -> AbstractConnection:
+    """Connect, and leave nothing open when that fails or is given up."""
+    try:
         await connection.connect()  # type: ignore[no-untyped-call]
-        return connection
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return connection
 
 
 async def both(first: asyncio.Future[Any], second: asyncio.Future[Any]) -> tuple[Any, Any]:

@@ -264,7 +264,9 @@ class FeedReader:
         while True:
             try:
                 await cursor.settle()
-                self._settled[number].set()
+                if not self._settled[number].is_set():
+                    self._settled[number].set()
+                    self._up[number] = True
                 batch = await cursor.read()
             except StateError as error:
                 if self._up[number]:

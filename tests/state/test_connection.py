@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 
@@ -212,7 +213,7 @@ async def test_a_write_that_no_replica_confirms_says_so(own_server: Server) -> N
     # It stands at the primary all the same.
     assert (await sessions.load(KEY)).top == NOW
     replica = Server(port=free_port())
-    primary = Server(port=free_port())
+    primary = Server(port=free_port(), options=["--repl-diskless-sync-delay", "0"])
     try:
         replica.run("REPLICAOF", "127.0.0.1", primary.port)
         patient = connect(primary.url, Limits(write=20, wait_replicas=1, wait=10))
@@ -237,9 +238,9 @@ async def test_a_primary_that_became_a_replica_is_left(own_server: Server) -> No
 
 
 async def test_connecting_to_nowhere_ends_in_time(redis_server: AnyServer) -> None:
-    # Accepts and never says a word.
-    mute = await asyncio.start_server(lambda reader, writer: asyncio.sleep(30), "127.0.0.1", 0)
-    port = mute.sockets[0].getsockname()[1]
+    # The kernel accepts, and nobody ever says a word.
+    mute = socket.create_server(("127.0.0.1", 0))
+    port = mute.getsockname()[1]
     client = connect(f"redis://127.0.0.1:{port}", Limits(write=0.2, connect=0.2))
     started = time.monotonic()
     with pytest.raises(StateError):

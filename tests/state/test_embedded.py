@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ from state import embedded
 from state.connection import Limits, connect
 from state.embedded import Embedded
 from state.errors import EmbeddedFailed
+from state.feed import FeedEntry, FeedReader
 from state.keys import Keys, SessionKey
 from state.sessions import Bounds, Sessions
 from tests.state.toy import Engine, Fold
@@ -231,7 +233,17 @@ async def test_without_a_program_nothing_is_kept_and_it_says_so(
         server = embedded.start(data_dir)
     assert not server.durable
     assert "NOT durable" in caplog.text
+    client = connect(server.url)
+    heard: list[FeedEntry] = []
+    reader = FeedReader(client, Keys(), lambda _, entries: heard.extend(entries), block_ms=200)
+    reader.start()
+    await reader.ready()
     assert await write(server, 3) == 3
+    async with asyncio.timeout(20):
+        while len(heard) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await reader.stop()
+    await client.close()
     assert server.stop()
 
 
