@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from handlers.aep.levels import JSONObject
 from handlers.aep.ulid import Mint
-from handlers.lifecycle import clock, commands, gates, hooks, instructions
+from handlers.lifecycle import clock, commands, cursors, gates, hooks, instructions
 from handlers.lifecycle.commands import Answer, Command, Instruct
+from handlers.lifecycle.cursors import Placed
 from handlers.lifecycle.gates import Close, Hold
 from handlers.lifecycle.instructions import Deliver, GiveBack
 from handlers.lifecycle.state import SessionState, key
@@ -29,6 +30,7 @@ __all__ = [
     "Happening",
     "Hold",
     "Input",
+    "Placed",
     "Reduction",
     "Tick",
     "reduce",
@@ -42,7 +44,7 @@ class Tick:
     """Nothing happened but time."""
 
 
-Happening = Moment | Tick | Hold | Close | Command | Deliver | GiveBack
+Happening = Moment | Tick | Hold | Close | Command | Deliver | GiveBack | Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ class Reduction:
     """The state after the inputs, the events in order, and one reply per input.
 
     A reply is what the one who brought the input must know: `queue` for a prompt (the names of waiting
-    instructions), `gate` for a hold, `closed` for a close, `ack` for a command; `{}` where there is nothing
-    to say. It is never what the vendor is told. `acks` are the names of acknowledgements and their events'
-    ids.
+    instructions), `gate` for a hold, `closed` for a close, `ack` for a command, `repeat` for a moment that
+    was taken before; `{}` where there is nothing to say. It is never what the vendor is told. `acks` are the
+    names of acknowledgements and their events' ids.
     """
 
     state: SessionState
@@ -94,6 +96,8 @@ def _take(w: Writer, given: Happening) -> JSONObject:
         return _observe(w, given)
     if isinstance(given, Tick):
         return {}
+    if isinstance(given, Placed):
+        return _take(w, given.moment) if cursors.admit(w.state, given) else {"repeat": True}
     if isinstance(given, Hold):
         _observe(w, given.moment)
         return gates.hold(w, given, key(given.moment.facts.get("tool_call_id")))

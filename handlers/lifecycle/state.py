@@ -35,6 +35,7 @@ SPAWNS = 24
 GATES = 16
 CLOSED = 48
 QUEUE = 20
+CURSORS = 16
 WORD = 128  # bytes of a name that a gate keeps
 COMMAND = 64  # characters of a command's id
 
@@ -229,6 +230,7 @@ class SessionState(Struct, array_like=True):
     queue: list[Queued] = []
     given: list[Queued] = []  # the instructions of the last prompts, which may come back
     over: bool = False  # it ended, and has not been resumed since
+    cursors: dict[str, int] = {}  # numbered streams, the one that moved last at the end → last number taken
 
     def encode(self) -> bytes:
         """The state as JSON, at most `LIMIT` bytes."""
@@ -296,6 +298,7 @@ class SessionState(Struct, array_like=True):
             list(self.queue),
             list(self.given),
             self.over,
+            self.cursors.copy(),
         )
 
     def bound(self) -> None:
@@ -314,6 +317,7 @@ class SessionState(Struct, array_like=True):
             waiting += len(self.run.held) + 1
         spawns = len(self.crew.foreground) + len(self.crew.background)
         held = 700 * len(self.gates) + 50 * len(self.closed) + 180 * (len(self.queue) + len(self.given))
+        held += 90 * len(self.cursors)
         return 1_000 + 310 * len(self.requests) + 4 * KEPT * waiting + 180 * spawns + held
 
 
