@@ -13,7 +13,7 @@ import logging
 import os
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,18 +23,22 @@ from handlers.aep.ulid import Mint
 from handlers.breaker import Breaker
 from handlers.clock import Clock
 from handlers.counters import Counters
-from handlers.lifecycle.reducer import Emitted, Input, Reduction, Tick, reduce
+from handlers.lifecycle.reducer import Command, Emitted, Happening, Input, Reduction, reduce
 from handlers.lifecycle.state import SessionState
 from handlers.limit import Limit
-from handlers.mapping.moments import Moment
 from state.errors import Refused, StateError, Unanswered, Unreachable
+from state.gates import mark, unmark
 from state.keys import SessionKey
-from state.sessions import Committed, Conflict, Put, Record, Sessions
+from state.sessions import DAY_MS, Committed, Conflict, Mark, Put, Record, Sessions
 
 log = logging.getLogger(__name__)
 
 Stored = Literal["yes", "no", "unknown"]
-Cause = Moment | Tick
+
+ACK_KEEP_MS = DAY_MS
+"""How long a command is known by its `(source, id)`, and its acknowledgement kept."""
+GATES_MOVED = b"gates"
+"""The hint that travels the feed when a gate was decided or closed."""
 
 _BATCH = 128
 _GUESSES = 4_096
@@ -51,13 +55,15 @@ _STALL_SECONDS = 0.05
 class Outcome:
     """What became of one submission.
 
-    `replies` has one vendor reply for every input, `{}` unless a decision is due. `stored` is `yes` when
-    the events are in Redis, `no` when they certainly are not, `unknown` when a commit was sent and no answer
-    came.
+    `replies` has the reducer's reply to every input, `{}` unless there is something to say. `stored` is `yes`
+    when the events are in Redis, `no` when they certainly are not, `unknown` when a commit was sent and no
+    answer came. `recorded` is the acknowledgement of a command that had been decided before; then nothing
+    was reduced.
     """
 
     replies: tuple[JSONObject, ...]
     stored: Stored
+    recorded: bytes | None = None
 
     @property
     def reply(self) -> JSONObject:
@@ -73,8 +79,8 @@ class _Waiting:
     future: asyncio.Future[Outcome] | None = None
     outcome: Outcome | None = None
 
-    def settle(self, replies: Sequence[JSONObject], stored: Stored) -> None:
-        self.outcome = Outcome(tuple(replies), stored)
+    def settle(self, replies: Sequence[JSONObject], stored: Stored, recorded: bytes | None = None) -> None:
+        self.outcome = Outcome(tuple(replies), stored, recorded)
         if self.future is not None and not self.future.done():
             self.future.set_result(self.outcome)
 
@@ -122,14 +128,14 @@ class Engine:
         self._guessed_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, key: SessionKey, moment: Cause, *, at_ms: int, deadline: float) -> Outcome:
+    async def submit(self, key: SessionKey, moment: Happening, *, at_ms: int, deadline: float) -> Outcome:
         """Commit one moment. `at_ms` is when it reached us, `deadline` a time of the steady clock."""
         return await self.apply(key, (moment,), at_ms=at_ms, deadline=deadline)
 
     async def apply(
         self,
         key: SessionKey,
-        moments: Sequence[Cause],
+        moments: Sequence[Happening],
         *,
         at_ms: int,
         deadline: float,
@@ -202,13 +208,12 @@ class Engine:
                 del self._lanes[key]
 
     async def _commit(self, key: SessionKey, batch: list[_Waiting]) -> None:
-        inputs = [entry for waiting in batch for entry in waiting.inputs]
-        puts = tuple(put for waiting in batch for put in waiting.puts)
+        batch = list(batch)
         deadline = max(waiting.deadline for waiting in batch)
         progress = _Try()
         try:
             with Limit(deadline - self._clock.steady()):
-                reduction = await self._settle(key, inputs, puts, progress)
+                reduction = await self._settle(key, batch, progress)
         except TimeoutError:
             now = self._clock.steady()
             if now - deadline > _STALL_SECONDS:
@@ -235,7 +240,9 @@ class Engine:
             raise
         else:
             self.breaker.succeed()
-            self._counters.add("moments.stored", len(inputs))
+            if reduction is None:
+                return
+            self._counters.add("moments.stored", len(reduction.replies))
             self._counters.add("events.stored", len(reduction.events))
             replies = iter(reduction.replies)
             for waiting in batch:
@@ -249,18 +256,27 @@ class Engine:
                 self._counters.add(f"moments.unstored.{reason}", len(waiting.inputs))
                 waiting.settle([{}] * len(waiting.inputs), stored)
 
-    async def _settle(
-        self, key: SessionKey, inputs: list[Input], puts: tuple[Put, ...], progress: _Try
-    ) -> Reduction:
-        """Reduce and commit until it is applied. Raises `StateError`; the caller bounds the time."""
+    async def _settle(self, key: SessionKey, batch: list[_Waiting], progress: _Try) -> Reduction | None:
+        """Reduce and commit until it is applied. Raises `StateError`; the caller bounds the time.
+
+        What turns out to be decided before leaves the batch, settled; None when nothing is left of it.
+        """
         commit_id = self._sessions.commit_id()
         known: _Guess | Record = self._guesses.get(key) or await self._load(key)
         while True:
             now_ms = self._clock.now_ms()
             before = known.state if isinstance(known, _Guess) else _decode(known)
+            inputs = [entry for waiting in batch for entry in waiting.inputs]
             reduction = reduce(before, inputs, now_ms, top=known.top)
             state = reduction.state.encode()
             events = [(event.seq, self._bytes(key, event)) for event in reduction.events]
+            puts: list[Put | Mark] = [put for waiting in batch for put in waiting.puts]
+            notice = b""
+            if reduction.acks:
+                puts += _acks(reduction, events)
+            if reduction.state.gates or (before is not None and before.gates):
+                marks, notice = _marks(key, before, reduction.state)
+                puts += marks
             result = await self._send(
                 key,
                 progress,
@@ -272,13 +288,19 @@ class Engine:
                 due_ms=reduction.state.due_ms,
                 ended=reduction.state.ended,
                 puts=puts,
+                notice=notice,
             )
             if isinstance(result, Committed):
                 top = max(known.top, events[-1][0]) if events else known.top
                 self._guess(key, _Guess(reduction.state, commit_id, top, len(state) * _DECODED))
                 return reduction
-            self._counters.add("commits.conflicts")
             known = result.record
+            if result.taken:
+                batch[:] = [waiting for waiting in batch if not _recalled(waiting, result.taken)]
+                if not batch:
+                    return None
+                continue
+            self._counters.add("commits.conflicts")
             await asyncio.sleep(random.random() * _JITTER_SECONDS)
 
     async def _load(self, key: SessionKey) -> Record:
@@ -302,7 +324,8 @@ class Engine:
         now_ms: int,
         due_ms: int | None,
         ended: bool,
-        puts: tuple[Put, ...],
+        puts: Sequence[Put | Mark],
+        notice: bytes,
     ) -> Committed | Conflict:
         """Send one commit, again when its answer is lost: the commit id makes the repeat harmless."""
         tries = _RECONNECTS
@@ -319,6 +342,7 @@ class Engine:
                     due_ms=due_ms,
                     ended=ended,
                     puts=puts,
+                    notice=notice,
                 )
             except (Unreachable, Unanswered) as error:
                 progress.sent = progress.unanswered = progress.unanswered or isinstance(error, Unanswered)
@@ -366,3 +390,38 @@ def _decode(record: Record) -> SessionState | None:
     if record.state is not None:
         return SessionState.decode(record.state)
     return SessionState.tombstone(record.top) if record.ended else None
+
+
+def ack_name(name: str) -> str:
+    """Under which side value the acknowledgement of the command `name` is recorded."""
+    return f"ack:{name}"
+
+
+def _acks(reduction: Reduction, events: list[tuple[int, bytes]]) -> list[Put]:
+    bodies = {event.id: body for event, (_, body) in zip(reduction.events, events, strict=True)}
+    return [Put(ack_name(name), bodies[event_id], ACK_KEEP_MS) for name, event_id in reduction.acks]
+
+
+def _marks(key: SessionKey, before: SessionState | None, after: SessionState) -> tuple[list[Mark], bytes]:
+    """What changes in the index of gates, and the hint for those who wait."""
+    were = before.gates if before is not None else {}
+    marks, moved = [], False
+    for ticket, gate in after.gates.items():
+        if were.get(ticket) != gate:
+            marks.append(mark(ticket, "open" if gate.verdict is None else "decided", gate.until, key))
+            moved = moved or gate.verdict is not None
+    for ticket in were.keys() - after.gates.keys():
+        marks.append(unmark(ticket))
+        moved = True
+    return marks, GATES_MOVED if moved else b""
+
+
+def _recalled(waiting: _Waiting, taken: Mapping[str, bytes]) -> bool:
+    """Settle a command that was decided before."""
+    for entry in waiting.inputs:
+        if isinstance(entry.moment, Command):
+            recorded = taken.get(ack_name(entry.moment.name))
+            if recorded is not None:
+                waiting.settle([{}] * len(waiting.inputs), "yes", recorded)
+                return True
+    return False
