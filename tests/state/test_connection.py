@@ -106,7 +106,7 @@ async def test_one_slow_call_takes_the_calls_behind_it_along_and_no_more(
     own_server.thaw()
     assert {type(result) for result in results} == {Unanswered}
     async with asyncio.timeout(20):
-        while own_server.run("GET", "n") != b"50":  # noqa: ASYNC110
+        while own_server.run("GET", "n") != b"50":
             await asyncio.sleep(0.02)
 
 

@@ -240,7 +240,7 @@ async def test_without_a_program_nothing_is_kept_and_it_says_so(
     await reader.ready()
     assert await write(server, 3) == 3
     async with asyncio.timeout(20):
-        while len(heard) < 3:  # noqa: ASYNC110
+        while len(heard) < 3:
             await asyncio.sleep(0.01)
     await reader.stop()
     await client.close()

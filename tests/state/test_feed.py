@@ -36,7 +36,7 @@ class Ear:
 
     async def until(self, done: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
-            while not done():  # noqa: ASYNC110
+            while not done():
                 await asyncio.sleep(0.005)
 
 
@@ -206,7 +206,7 @@ async def test_a_fault_of_a_listener_does_not_end_the_feed(client: Client, keys:
     for number in range(3):
         await engine.apply(KEY, [b"%d" % number], NOW)
         async with asyncio.timeout(20):
-            while len(heard) <= number:  # noqa: ASYNC110
+            while len(heard) <= number:
                 await asyncio.sleep(0.005)
     await reader.stop()
 

@@ -44,7 +44,7 @@ async def test_a_user_restricted_to_the_prefix_can_do_everything(own_server: Ser
     await use_everything(client, Keys())
     assert (await Replay(client, Keys()).read(SessionKey("host", "later"))).entries
     async with asyncio.timeout(20):
-        while not heard:  # noqa: ASYNC110
+        while not heard:
             await asyncio.sleep(0.01)
     await reader.stop()
     with pytest.raises(Refused):
@@ -151,17 +151,17 @@ async def test_sentinel_names_the_next_primary(tmp_path: Path) -> None:
             await reader.ready()
         await write(b"before")
         async with asyncio.timeout(20):
-            while replica.run("XLEN", Keys().session(KEY).events) != 2:  # noqa: ASYNC110
+            while replica.run("XLEN", Keys().session(KEY).events) != 2:
                 await asyncio.sleep(0.1)
             # It must know the replica before it can promote it.
-            while not ask_sentinel(port):  # noqa: ASYNC110
+            while not ask_sentinel(port):
                 await asyncio.sleep(0.2)
         primary.kill()
         await write(b"after")
         page = await Replay(client, Keys()).read(KEY)
         assert [body for _, body in page.entries] == [b"first", b"before", b"after"]
         async with asyncio.timeout(20):
-            while not heard or heard[-1].body != b"after":  # noqa: ASYNC110
+            while not heard or heard[-1].body != b"after":
                 await asyncio.sleep(0.05)
         assert [entry.body for entry in heard][-2:] == [b"before", b"after"]
         assert replica.run("XLEN", Keys().session(KEY).events) == 3
@@ -222,7 +222,7 @@ async def test_a_cluster_may_move_a_shard_while_it_is_written_to() -> None:
         bodies = [body for _, body in page.entries]
         assert bodies == [b"%d" % body for body in range(written)]
         async with asyncio.timeout(20):
-            while len(heard) < written:  # noqa: ASYNC110
+            while len(heard) < written:
                 await asyncio.sleep(0.05)
         assert [entry.body for entry in heard] == bodies
     finally:
