@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -66,14 +67,19 @@ Command = Callable[[Context], int]
 
 def main(argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None) -> int:
     """Run `aep-setup`; returns its exit code: 0, 1 for a refusal or a finding, 2 for wrong use."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(argv)
     run: Command = options.run
     try:
         return run(context.make(options, os.environ if env is None else env))
     except SetupError as error:
         print(f"aep-setup: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("aep-setup: interrupted, the config file is whole; run again", file=sys.stderr)
     except BrokenPipeError:
-        sys.stderr.close()
+        # the reader of our output has left, and Python would complain about it again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
@@ -107,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     remove = commands.add_parser("remove", help="take them out", description=REMOVE, formatter_class=form)
     _common(remove)
     remove.add_argument("--dry-run", action="store_true", help="show the difference, change nothing")
-    remove.set_defaults(run=change.remove, url=None, token_file=None, control=None)
+    remove.set_defaults(run=change.remove, ask=False)
 
     shown = commands.add_parser("status", help="what is registered", description=STATUS, formatter_class=form)
     _wanted(shown)
@@ -140,6 +146,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _wanted(parser: argparse.ArgumentParser) -> None:
     _common(parser)
+    parser.set_defaults(ask=True)
     parser.add_argument(
         "--url",
         metavar="URL",

@@ -52,6 +52,8 @@ class Context:
 
     def wanted(self, config: Config | None) -> Registration:
         """The hooks to register: what the options say, else what is registered already."""
+        if not os.access(SHIM, os.R_OK):
+            raise SetupError(f"the shim {SHIM} cannot be read; install aep-kimi again, then run again")
         calls = config.calls if config else {}
         known = next(iter(calls.values()), None)
         url = self.options.url or self.env.get("AEP_URL", "").strip() or (known.url if known else "")
@@ -76,8 +78,8 @@ def make(options: argparse.Namespace, env: Mapping[str, str]) -> Context:
     """Look at the machine; raises SetupError for options that make no sense."""
     if options.vendor_version and vendor.parse_version(options.vendor_version) is None:
         raise SetupError(f"--vendor-version `{options.vendor_version}` is no version; give one like 2.1.0")
-    home = vendor.home(options.home, env)
-    return Context(options, env, home, vendor.find(options.kimi, env))
+    found = vendor.find(options.kimi, env) if options.ask else Vendor()
+    return Context(options, env, vendor.home(options.home, env), found)
 
 
 def interpreter() -> str:

@@ -125,7 +125,15 @@ def write(
     if new == text and data is not None:
         return Edit(data, ("up to date, nothing to do",))
     _verify(config, bare.text, new, wanted)
-    return Edit((config.mark + new).encode("utf-8"))
+    return Edit((config.mark + new).encode("utf-8"), _warnings(config))
+
+
+def _warnings(config: Config) -> tuple[str, ...]:
+    """What keeps Kimi Code from reading the whole file, with us or without."""
+    notes = [f"but {config.name}, {problem}" for problem in schema.large_integers(config.document)]
+    if config.mark:
+        notes.insert(0, "but Kimi Code cannot read a file with a byte order mark; save it without one")
+    return tuple(notes)
 
 
 def remove(data: bytes, name: str) -> Edit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -258,3 +259,60 @@ def test_wrong_use_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[s
         cli.main(words)
     assert ended.value.code == 2
     assert "usage: aep-setup" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_kept_and_told(
+    env: dict[str, str], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "config.toml").write_bytes(b"\xef\xbb\xbf" + REAL)
+    assert run(env, "write") == 0
+    assert "cannot read a file with a byte order mark; save it without one" in capsys.readouterr().out
+    assert config(home).startswith(b"\xef\xbb\xbf" + REAL)
+
+
+def test_remove_asks_no_vendor(env: dict[str, str], home: Path, tmp_path: Path) -> None:
+    assert run(env, "write") == 0
+    assert run(env | {"PATH": ""}, "remove", "--kimi", str(tmp_path / "none")) == 0
+    assert config(home) == REAL
+
+
+def test_a_missing_shim_is_refused(
+    env: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(context, "SHIM", home / "kimi_hook.py")
+    assert run(env, "write") == 1
+    assert "install aep-kimi again" in capsys.readouterr().err
+    assert config(home) == REAL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="paths are bytes")
+def test_a_home_whose_path_is_not_unicode(tmp_path: Path) -> None:
+    home = tmp_path / os.fsdecode(b"caf\xe9")
+    home.mkdir()
+    (home / "config.toml").write_bytes(REAL)
+    words = [sys.executable, "-m", "deploy.setup.cli"]
+    for command in ("write", "status", "remove"):
+        done = subprocess.run(
+            [*words, command, "kimi-code", "--home", home],
+            cwd=context.SHIM.parents[2],
+            env={"PATH": "/nowhere"},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert rb"caf\udce9" in done.stdout
+    assert config(home) == REAL
+
+
+def test_a_reader_that_leaves_early_is_no_failure_of_the_file(env: dict[str, str], home: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -m deploy.setup.cli write kimi-code --dry-run | true', sys.executable],
+        cwd=context.SHIM.parents[2],
+        env=env,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert b"Traceback" not in done.stderr
+    assert config(home) == REAL

@@ -314,7 +314,7 @@ STEPS = ("open", "write", "fsync", "fchmod", "fchown", "rename", "replace", "unl
 
 
 def _child(home: Path, stop: int | None) -> int:
-    """`write` in a child that kills itself before step `stop`. Returns the steps done, -1 if it was killed."""
+    """`write` in a child that kills itself before step `stop`; the steps it did, -1 if it was killed."""
     out, into = os.pipe()
     child = os.fork()
     if not child:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from deploy.setup import edit, schema, vendor
-from deploy.setup.blocks import Registration
+from deploy.setup.blocks import EVENTS_20, Registration
 from deploy.setup.document import Document
+from deploy.setup.errors import SetupError
 from tests.setup.shapes import FOUND, HOOK, KEPT, MARKED, NAME, REFUSED
 
 from .kimi import Kimi
@@ -108,7 +109,7 @@ def test_our_schema_says_what_the_vendors_says(kimi: Kimi, tmp_path: Path) -> No
             problems = schema.check(
                 Document(data.decode()), vendor.events("2.1.0" if kimi.v2 else kimi.version, {})
             )
-        except edit.SetupError:
+        except SetupError:
             ours.add(name)
         else:
             ours |= {name} if problems else set()
@@ -136,7 +137,7 @@ def test_an_integer_above_2_53_is_refused(kimi_newest: Kimi, tmp_path: Path) -> 
 
 
 def test_newer_events_would_disable_the_hooks_of_an_older_vendor(kimi_oldest: Kimi, tmp_path: Path) -> None:
-    wanted = Registration("/p", "/kimi_hook.py", "http://h:1/hook", events=vendor.EVENTS_20)
+    wanted = Registration("/p", "/kimi_hook.py", "http://h:1/hook", events=EVENTS_20)
     judge = Judge(kimi_oldest, tmp_path)
     judge.add("20 events", written(b"", wanted))
     assert "hooks[16].event" in judge.refused()["20 events"]
@@ -157,7 +158,7 @@ def test_the_vendor_strips_our_comments_and_we_cope(kimi: Kimi, after: bool) -> 
     assert edit.load(saved, NAME).shape == "bare"
 
     assert edit.write(saved, NAME, plain).data == saved
-    with pytest.raises(edit.SetupError, match="--refence"):
+    with pytest.raises(SetupError, match="--refence"):
         edit.write(saved, NAME, odd)
     refenced = written(saved, odd, refence=True)
     assert refenced.count(b"[[hooks]]") == len(plain.events) + 1
