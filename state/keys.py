@@ -1,7 +1,7 @@
 """Every Redis key of this project, made in one place.
 
 All keys of a session, and those of its shard that one script touches together, carry the shard's hash
-tag, so they live in one slot of a cluster. `docs/internals.md` has the list with types and lifetimes.
+tag, so they live in one slot of a cluster. `docs/state.md` has the list with lifetimes.
 
     {prefix}:layout                       string  layout version and number of shards; never expires
     {prefix}:{07}:s:{hash}:rec            hash    state, version, recent commits, top
@@ -13,6 +13,7 @@ tag, so they live in one slot of a cluster. `docs/internals.md` has the list wit
     {prefix}:{07}:feed, :feed:n           stream, string       live feed and the number of its last entry
     {prefix}:{07}:index, :due, :foreign   zset    sessions by activity, by due time, foreign streams
     {prefix}:{07}:gates                   hash    gates that are held, by ticket
+    {prefix}:{07}:claims[:{process}]      zset, hash   processes that hold claims, and the claims
     {prefix}:{07}:lease:{name}[:fence|:cursors]
     {prefix}:{07}:alive:{process}
 """
@@ -27,6 +28,8 @@ from functools import lru_cache
 from string import ascii_lowercase
 
 SLOTS = 16384
+AGENT = "kimi-code"
+"""The agent of a session where nothing else is said."""
 LAYOUT = 1
 """Version of the key layout; raised when a process must not work beside an older one."""
 
@@ -43,23 +46,38 @@ def slot(key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """Whose session: the emitter names the machine or tenant, the session id is the vendor's, verbatim."""
+    """Whose session: the emitter names the machine or tenant, the session id is the vendor's, verbatim.
+
+    One session that two channels see under two agents is two sessions: each has its own state and counter.
+    An agent is a short word of letters, digits and dashes.
+    """
 
     emitter: str
     session: str
+    agent: str = AGENT
 
     @property
     def name(self) -> bytes:
-        """One reversible byte string, a member of the shard's indexes: length of emitter, both parts."""
+        """One reversible byte string, a member of the shard's indexes.
+
+        Length of emitter, emitter, session; before them the agent, where it is another than `AGENT`.
+        """
         emitter = self.emitter.encode("utf-8", "surrogatepass")
-        return b"%d:%b%b" % (len(emitter), emitter, self.session.encode("utf-8", "surrogatepass"))
+        agent = b"" if self.agent == AGENT else self.agent.encode() + b"/"
+        return b"%b%d:%b%b" % (agent, len(emitter), emitter, self.session.encode("utf-8", "surrogatepass"))
 
     @classmethod
     def parse(cls, name: bytes) -> SessionKey:
         """The inverse of `name`. Raises ValueError for anything else."""
-        length, _, rest = name.partition(b":")
+        head, _, rest = name.partition(b":")
+        agent, _, length = head.rpartition(b"/")
         cut = int(length)
-        return cls(rest[:cut].decode("utf-8", "surrogatepass"), rest[cut:].decode("utf-8", "surrogatepass"))
+        emitter, session = rest[:cut], rest[cut:]
+        return cls(
+            emitter.decode("utf-8", "surrogatepass"),
+            session.decode("utf-8", "surrogatepass"),
+            agent.decode() or AGENT,
+        )
 
     @property
     def hash(self) -> str:

@@ -22,15 +22,20 @@ def test_a_slot_is_what_the_cluster_specification_says() -> None:
     assert slot("{}x") != slot("x")
 
 
-@given(anything, anything)
-def test_a_name_can_be_read_back(emitter: str, session: str) -> None:
-    key = SessionKey(emitter, session)
+agents = st.sampled_from(["kimi-code", "acp"])
+
+
+@given(anything, anything, agents)
+def test_a_name_can_be_read_back(emitter: str, session: str, agent: str) -> None:
+    key = SessionKey(emitter, session, agent)
     assert SessionKey.parse(key.name) == key
 
 
-@given(anything, anything, anything, anything)
-def test_two_sessions_never_share_a_hash(a: str, b: str, c: str, d: str) -> None:
-    one, two = SessionKey(a, b), SessionKey(c, d)
+@given(anything, anything, agents, anything, anything, agents)
+def test_two_sessions_never_share_a_hash(
+    a: str, b: str, agent: str, c: str, d: str, other_agent: str
+) -> None:
+    one, two = SessionKey(a, b, agent), SessionKey(c, d, other_agent)
     assert (one == two) == (one.hash == two.hash)
 
 

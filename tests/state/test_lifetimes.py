@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+from state.claims import Claims
 from state.connection import Client
 from state.foreign import Foreign
+from state.gates import mark
 from state.keys import Keys, SessionKey
 from state.leases import Leases
-from state.sessions import DAY_MS, Bounds, Put, Sessions
+from state.sessions import DAY_MS, HOUR_MS, Bounds, Put, Sessions
 from tests.servers import AnyServer
 from tests.state.toy import Engine
 
@@ -25,10 +27,13 @@ LONGEST = {
     rb":put:": 60_000,
     rb":(feed:n|index|due|foreign|src|low)$": 2 * KEEP,
     rb":(feed|ids|f:[0-9a-f]{32}:evs)$": KEEP,
-    rb":lease:relay$": 10_000,
+    rb":lease:relay$": 60_000,
     rb":fence$": 365 * DAY_MS,
     rb":cursors$": 30 * DAY_MS,
-    rb":alive:": 5000,
+    rb":alive:": 60_000,
+    rb":gates$": HOUR_MS,
+    rb":claims:": 60_000,
+    rb":claims$": 40 * 60_000,
 }
 
 
@@ -55,14 +60,15 @@ async def use_everything(client: Client, keys: Keys) -> None:
             now_ms=NOW,
             due_ms=due or None,
             ended=ended,
-            puts=[Put(f"put {record.version}", b"value", 60_000)],
+            puts=[Put(f"put {record.version}", b"value", 60_000), mark("process-1.a", "open", NOW, key)],
         )
     await sessions.put(key, Put("alone", b"value", 60_000))
     leases = Leases(client, keys, "process-1")
-    lease = await leases.acquire("relay", 10_000)
+    lease = await leases.acquire("relay", 60_000)
     assert lease is not None
     await leases.move(lease, {"0": "1-1"})
-    await leases.beat(5000)
+    await leases.beat(60_000)
+    await Claims(client, keys, "process-1").replace({"session": b"claim"}, now_ms=NOW, ttl_ms=60_000)
 
 
 async def test_every_key_has_a_lifetime(redis_server: AnyServer, client: Client, keys: Keys) -> None:
