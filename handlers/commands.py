@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from handlers.aep.levels import JSONObject, JSONValue
+from handlers.agents import KIMI_CODE, OURS
 from handlers.claims import ClaimBook
 from handlers.clock import Clock
 from handlers.counters import Counters
@@ -64,11 +65,18 @@ class OwnSessions:
         self._clock = clock
 
     async def claimed(self, session: str) -> list[SessionKey]:
-        """Whose live session of ours has this name; more than one only on a shared service."""
+        """Whose live session of ours has this name; more than one only on a shared service.
+
+        One that can merely be watched does not compete with one that takes commands.
+        """
         if session == UNKNOWN:
             return []
-        keys = [SessionKey(emitter, session) for emitter in sorted(self._emitters())]
-        return await self._alive(keys)
+        emitters = sorted(self._emitters())
+        for agent in OURS:
+            found = await self._alive([SessionKey(emitter, session, agent) for emitter in emitters])
+            if found:
+                return found
+        return []
 
     async def live(self) -> list[SessionKey]:
         """All of them, the latest active first. Raises `StateError`."""
@@ -123,13 +131,21 @@ class Router:
 
     async def roster(self) -> list[JSONValue]:
         """The entries of the roster (AEP-0003 §4.1). Raises `StateError`."""
-        declared = self._own_commands().declaration()
         entries: list[JSONValue] = [
-            {"session": key.session, "agent": "kimi-code", "instance": key.emitter, "control": declared}
+            {
+                "session": key.session,
+                "agent": key.agent,
+                "instance": key.emitter,
+                "control": self._declaration(key),
+            }
             for key in await self._own.live()
         ]
         entries += [claim.entry for claim in await self._book.everywhere()]
         return entries
+
+    def _declaration(self, key: SessionKey) -> JSONObject:
+        taker = self._own_commands() if key.agent == KIMI_CODE else NoCommands()
+        return taker.declaration()
 
     async def _route(self, principal: Principal, command: Posted) -> None:
         kind, session = str(command.event["type"]), command.session
@@ -152,7 +168,7 @@ class Router:
                 "ambiguous", f"{len(claims) + len(own)} live claimants; none is guessed (AEP-0004 §4.5)"
             )
         if own:
-            listed = self._own_commands().declaration().get("accepts")
+            listed = self._declaration(own[0]).get("accepts")
             if not isinstance(listed, list) or kind not in listed:
                 raise refused("unsupported", f"{kind} is not accepted by this session")
             await self._foreign.command(own[0], pack(OWN, command.body))

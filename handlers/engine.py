@@ -23,9 +23,10 @@ from handlers.aep.ulid import Mint
 from handlers.breaker import Breaker
 from handlers.clock import Clock
 from handlers.counters import Counters
-from handlers.lifecycle.reducer import Command, Emitted, Happening, Input, Reduction, reduce
+from handlers.lifecycle.reducer import Command, Emitted, Happening, Input, Placed, Reduction, reduce
 from handlers.lifecycle.state import SessionState
 from handlers.limit import Limit
+from handlers.mapping.moments import Moment
 from state.errors import Refused, StateError, Unanswered, Unreachable
 from state.gates import mark, unmark
 from state.keys import SessionKey
@@ -112,17 +113,14 @@ class _Try:
 class Engine:
     """The one way by which moments of our own sessions become events.
 
-    One engine serves one agent's sessions in one process; all methods belong to one event loop.
+    All methods belong to one event loop.
     """
 
-    def __init__(
-        self, sessions: Sessions, *, clock: Clock, counters: Counters, agent: str = "kimi-code"
-    ) -> None:
+    def __init__(self, sessions: Sessions, *, clock: Clock, counters: Counters) -> None:
         self.breaker = Breaker()
         self._sessions = sessions
         self._clock = clock
         self._counters = counters
-        self._agent = agent
         self._lanes: dict[SessionKey, _Lane] = {}
         self._guesses: OrderedDict[SessionKey, _Guess] = OrderedDict()
         self._guessed_bytes = 0
@@ -143,13 +141,14 @@ class Engine:
     ) -> Outcome:
         """Commit moments that belong together, in order, with `puts` in the same transaction.
 
+        A moment that has a time of its own happened then, if that is before `at_ms`.
         Never raises for a Redis that is gone, slow or frozen, and never takes longer than `deadline`.
         """
         now = self._clock.steady()
         if not self.breaker.allow(now):
             self._counters.add("moments.unstored.down", len(moments))
             return Outcome(({},) * len(moments), "no")
-        inputs = tuple(Input(moment, at_ms, Mint(at_ms, os.urandom(10))) for moment in moments)
+        inputs = tuple(_input(moment, at_ms) for moment in moments)
         waiting = _Waiting(inputs, deadline, puts)
         lane = self._lanes.get(key)
         if lane is None:
@@ -363,8 +362,8 @@ class Engine:
             event.draft,
             id=event.id,
             time_ms=event.time_ms,
-            source=source_uri(key.emitter, self._agent, key.session),
-            agent=self._agent,
+            source=source_uri(key.emitter, key.agent, key.session),
+            agent=key.agent,
             session=key.session,
             seq=event.seq,
             run=event.run,
@@ -383,6 +382,13 @@ class Engine:
         old = self._guesses.pop(key, None)
         if old is not None:
             self._guessed_bytes -= old.size
+
+
+def _input(happening: Happening, at_ms: int) -> Input:
+    moment = happening.moment if isinstance(happening, Placed) else happening
+    if isinstance(moment, Moment) and moment.time_ms is not None:
+        at_ms = min(at_ms, moment.time_ms)
+    return Input(happening, at_ms, Mint(at_ms, os.urandom(10)))
 
 
 def _decode(record: Record) -> SessionState | None:

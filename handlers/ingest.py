@@ -11,14 +11,13 @@ from urllib.parse import quote
 from handlers.aep.canonical import parse
 from handlers.aep.levels import JSONObject, JSONValue
 from handlers.aep.validation import check_event
+from handlers.agents import OURS
 from handlers.clock import Clock
 from handlers.counters import Counters
 from handlers.errors import InvalidEvent, InvalidJSON
 from handlers.tokens import Principal
 from state.foreign import Foreign, Position
 from state.keys import SessionKey
-
-OUR_AGENTS = ("kimi-code", "acp")
 
 _COMMAND = re.compile(r"control\.(?!(?:accepted|rejected)$)|x\.[a-z0-9_-]+\.control\.")
 _BREAKS = str.maketrans({"\n": " ", "\r": " "})
@@ -126,5 +125,5 @@ class Ingest:
         return any(
             source == f"aep://{emitter}/agent/{agent}" or source.startswith(f"aep://{emitter}/agent/{agent}/")
             for emitter in (quote(name, safe="") for name in self._emitters())
-            for agent in OUR_AGENTS
+            for agent in OURS
         )

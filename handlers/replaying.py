@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
+from handlers.agents import OURS
 from handlers.delivery import Item
 from handlers.positions import Position, Resume
 from state.foreign import Foreign
@@ -88,7 +89,7 @@ class Replayer:
         ]
 
     def _keys_of(self, session: str) -> list[SessionKey]:
-        return [SessionKey(emitter, session) for emitter in sorted(self._emitters())]
+        return [SessionKey(emitter, session, agent) for emitter in sorted(self._emitters()) for agent in OURS]
 
     async def _everything(self) -> list[SessionKey]:
         """Every session in the indexes, ours in the order of their last activity, then those of others."""
