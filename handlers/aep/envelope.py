@@ -19,7 +19,7 @@ from handlers.aep.fitting import fit, writable
 from handlers.aep.levels import Capture, JSONObject, Severity
 from handlers.aep.names import extension_type
 from handlers.aep.registry import is_legal, scope_of
-from handlers.aep.validation import check_payload
+from handlers.aep.validation import check_payload, is_valid
 
 AEP_VERSION: Final = "0.1"
 SEQ_ORIGIN_MS: Final = 1_767_225_600_000
@@ -100,7 +100,7 @@ def finish(
     if not id or seq < 0:
         raise ValueError("an event needs an id and a position from 0")
     event_type = draft.type if is_legal(draft.type) else extension_type(agent, draft.type)
-    if check_payload(event_type, draft.data):
+    if not is_valid(event_type, draft.data):
         event_type = extension_type(agent, event_type)
     attributes: dict[str, object] = {
         "aep": AEP_VERSION,

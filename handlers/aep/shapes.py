@@ -33,6 +33,11 @@ class Shape:
     fields: Mapping[str, Shape] = field(default_factory=dict)
     items: Shape | None = None
     needed_with: tuple[tuple[str, str, str], ...] = ()
+    needed: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        # How many members are required, counted once.
+        object.__setattr__(self, "needed", sum(member.required for member in self.fields.values()))
 
     @property
     def req(self) -> Shape:

@@ -60,6 +60,12 @@ def check_payload(event_type: str, data: JSONValue) -> list[Problem]:
     return list(_value(data, shape, "data"))
 
 
+def is_valid(event_type: str, data: JSONObject) -> bool:
+    """Whether `check_payload` finds nothing, for the path of every event of ours: it names no problem."""
+    shape = payload_of(event_type)
+    return shape is None or _fits(data, shape)
+
+
 def is_time(text: str) -> bool:
     """Whether a text is an RFC 3339 timestamp with its zone, a leap second included."""
     match = _TIME.fullmatch(text)
@@ -155,6 +161,26 @@ def _members(value: JSONObject, shape: Shape, path: str) -> Iterator[Problem]:
     for name, word, needed in shape.needed_with:
         if value.get(name) == word and needed not in value:
             yield Problem("AEP-0002 §5.2", f"{path}.{needed}", f"is missing where {name} is {word}")
+
+
+def _fits(value: JSONValue, shape: Shape) -> bool:
+    if not _is_kind(value, shape):
+        return False
+    if isinstance(value, dict):
+        fields, found = shape.fields, 0
+        for name, member in value.items():
+            known = fields.get(name)
+            if known is not None:
+                if not _fits(member, known):
+                    return False
+                found += known.required
+        return found == shape.needed and all(
+            value.get(name) != word or needed in value for name, word, needed in shape.needed_with
+        )
+    if isinstance(value, list) and shape.items is not None:
+        items = shape.items
+        return all(_fits(item, items) for item in value)
+    return True
 
 
 def _is_kind(value: JSONValue, shape: Shape) -> bool:

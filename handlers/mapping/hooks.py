@@ -8,6 +8,7 @@ known degrades to `x.kimi-code.session.{event}` and is never dropped. `cwd`, `tu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue
@@ -56,8 +57,15 @@ def map_hook(payload: JSONObject, posture: Posture) -> Moment:
     )
 
 
+def _fallback_type(event: str) -> str:
+    return extension_type(VENDOR, "session", snake(event))
+
+
+_known_type = lru_cache(maxsize=256)(_fallback_type)
+
+
 def _fallback(event: str, payload: JSONObject, posture: Posture) -> Draft:
-    shape = Shape(extension_type(VENDOR, "session", snake(event)), posture)
+    shape = Shape(_known_type(event) if len(event) <= 128 else _fallback_type(event), posture)
     if event == "PreCompact":
         shape.put(trigger=token(payload.get("trigger")), token_count=count(payload.get("token_count")))
     return shape.draft()
