@@ -94,6 +94,8 @@ class Service:
             path = f"{self._parts.path}/stream?{urlencode(parameters)}"
             connection.request("GET", path, headers=self._headers(Accept="text/event-stream"))
             response = connection.getresponse()
+            if response.status >= 500:
+                raise ConnectionError(_refusal(response.status, response.read(4_096)))
             if response.status != 200:
                 raise ServiceError(_refusal(response.status, response.read(4_096)))
             yield from _messages(response)
