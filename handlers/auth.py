@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from handlers.errors import Refused
 from handlers.settings import Settings
-from handlers.tokens import ALL_RIGHTS, OPEN_RIGHTS, Principal, Right, TokenFile
+from handlers.tokens import ALL_RIGHTS, OPEN_RIGHTS, OWNER_LABEL, Principal, Right, TokenFile
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 _RELOAD_SECONDS = 1.0
@@ -29,9 +29,10 @@ class Gatekeeper:
 
     def __init__(self, settings: Settings) -> None:
         self._token = settings.token
+        self._control_token = settings.control_token
         self._emitter = settings.emitter
         self._open = Principal(settings.emitter, OPEN_RIGHTS, False)
-        self._owner = Principal(settings.emitter, ALL_RIGHTS, True, "AEP_TOKEN")
+        self._owner = Principal(settings.emitter, ALL_RIGHTS, True, OWNER_LABEL)
         self._hosts = {"localhost", *settings.allowed_hosts}
         if not _is_wildcard(settings.host):
             self._hosts.add(settings.host.lower())
@@ -42,6 +43,11 @@ class Gatekeeper:
     def protected(self) -> bool:
         """Whether a token is needed."""
         return self._token is not None or self._file is not None
+
+    @property
+    def answerable(self) -> bool:
+        """Whether anybody can be authenticated, which control needs (AEP-0004 §4.1)."""
+        return self.protected or self._control_token is not None
 
     def emitters(self) -> frozenset[str]:
         """Every emitter whose sessions this service owns."""
@@ -79,8 +85,9 @@ class Gatekeeper:
         token = _presented(scope, headers, query)
         if token is None:
             return None
-        if self._token is not None and hmac.compare_digest(token.encode(), self._token.encode()):
-            return self._owner
+        for own in (self._token, self._control_token):
+            if own is not None and hmac.compare_digest(token.encode(), own.encode()):
+                return self._owner
         if self._file is not None:
             now = time.monotonic()
             if now - self._checked > _RELOAD_SECONDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from handlers.aep.levels import JSONObject, JSONValue
@@ -37,10 +37,13 @@ class OwnCommands(Protocol):
         """`{"accepts": […], "ack_window_ms": …}` of every session of ours."""
 
     async def handle(self, principal: Principal, key: SessionKey, command: Posted) -> None:
-        """Take a command that is declared, authorised and has one claimant: us.
+        """Take a command that is authorised and has one claimant: us.
 
         The answer is an event on the session's stream; raises `FrameRefused` where it is a frame instead.
         """
+
+    async def recall(self, keys: Sequence[SessionKey], command: Posted) -> bool:
+        """Answer again a command to a session that has ended since, if it is known. Raises `StateError`."""
 
 
 class NoCommands:
@@ -51,6 +54,9 @@ class NoCommands:
 
     async def handle(self, principal: Principal, key: SessionKey, command: Posted) -> None:
         raise FrameRefused("unsupported", "sessions of this service take no commands", cause=command.id)
+
+    async def recall(self, keys: Sequence[SessionKey], command: Posted) -> bool:
+        return False
 
 
 class OwnSessions:
@@ -78,6 +84,10 @@ class OwnSessions:
                 return found
         return []
 
+    def names(self, session: str) -> list[SessionKey]:
+        """Every session of ours that could have this name."""
+        return [SessionKey(emitter, session) for emitter in sorted(self._emitters())]
+
     async def live(self) -> list[SessionKey]:
         """All of them, the latest active first. Raises `StateError`."""
         since_ms = self._clock.now_ms() - _DAY_MS
@@ -92,7 +102,8 @@ class OwnSessions:
             part = keys[start : start + _LOADS]
             records = await asyncio.gather(*(self._sessions.load(key) for key in part))
             for key, record in zip(part, records, strict=True):
-                if record.state is not None and not record.ended and not _ended(record.state):
+                # The tombstone says that it ended once; the state knows whether it was resumed.
+                if record.state is not None and not _over(record.state):
                     found.append(key)
         return found
 
@@ -162,14 +173,16 @@ class Router:
         claims = [claim for claim in await self._book.everywhere() if claim.session == session]
         own = await self._own.claimed(session)
         if not claims and not own:
+            if await self._own_commands().recall(self._own.names(session), command):
+                return
             raise refused("no-route", "no connected emitter owns this session")
         if len(claims) + len(own) > 1:
             raise refused(
                 "ambiguous", f"{len(claims) + len(own)} live claimants; none is guessed (AEP-0004 §4.5)"
             )
         if own:
-            listed = self._declaration(own[0]).get("accepts")
-            if not isinstance(listed, list) or kind not in listed:
+            # What takes commands at all says no by itself, on the session's own stream.
+            if not self._declaration(own[0]).get("accepts"):
                 raise refused("unsupported", f"{kind} is not accepted by this session")
             await self._foreign.command(own[0], pack(OWN, command.body))
             await self._own_commands().handle(principal, own[0], command)
@@ -192,8 +205,8 @@ def unpack(entry: bytes) -> tuple[str, bytes]:
     return target.decode("ascii", "replace"), body
 
 
-def _ended(state: bytes) -> bool:
+def _over(state: bytes) -> bool:
     try:
-        return SessionState.decode(state).ended
+        return SessionState.decode(state).over
     except InvalidState:
         return False

@@ -13,20 +13,25 @@ from handlers.auth import Gatekeeper
 from handlers.claims import ClaimBook, process_name
 from handlers.clock import Clock, SystemClock
 from handlers.commands import OWN, NoCommands, OwnCommands, OwnSessions, Router, unpack
+from handlers.control import Control
 from handlers.counters import Counters
 from handlers.engine import Engine
 from handlers.errors import SettingsError
 from handlers.fanout import Hub
+from handlers.holding import Holding
 from handlers.ingest import Ingest
 from handlers.replaying import Replayer
 from handlers.settings import Settings
+from handlers.steering import Steering
 from handlers.sweeper import Sweeper
 from state.claims import Claims
 from state.connection import Client, Limits, connect
 from state.errors import LayoutMismatch, StateError
 from state.feed import FeedEntry, FeedReader, Gap
 from state.foreign import Foreign
+from state.gates import Gates
 from state.keys import Keys
+from state.leases import Leases
 from state.replay import Replay
 from state.sessions import Bounds, Sessions
 
@@ -45,11 +50,17 @@ class Service:
             raise SettingsError(
                 "AEP_REDIS_URL", "not set; only 'aep-kimi serve' runs without it, with a server of its own"
             )
+        controlled = settings.control or settings.instruct
+        self.gate = Gatekeeper(settings)
+        if controlled and not self.gate.answerable:
+            name = "AEP_KIMI_CONTROL" if settings.control else "AEP_INSTRUCT"
+            raise SettingsError(
+                name, "needs AEP_TOKEN or AEP_TOKENS_FILE: only an authenticated connection may control"
+            )
         self.settings = settings
         self.serverless = serverless
         self.clock: Clock = clock or SystemClock()
         self.counters = Counters()
-        self.gate = Gatekeeper(settings)
         self.posture = posture(settings)
         self.draining = False
         self.client: Client = client(settings)
@@ -62,8 +73,30 @@ class Service:
         self.hub = Hub(self.counters)
         self.reader = FeedReader(self.client, self.keys, self._entries, self._gap)
         self.ingest = Ingest(self.foreign, self.gate.emitters, clock=self.clock, counters=self.counters)
-        self.claims = ClaimBook(Claims(self.client, self.keys, process_name()), self.clock)
+        process = process_name()
+        self.claims = ClaimBook(Claims(self.client, self.keys, process), self.clock)
+        self.holding = Holding(
+            self.sessions,
+            Gates(self.client, self.keys),
+            Leases(self.client, self.keys, process),
+            self.engine,
+            self.keys,
+            clock=self.clock,
+            counters=self.counters,
+            redact=self.posture.redactor.text,
+            limit=settings.max_held,
+        )
+        self.steering = Steering(self.sessions, self.engine, clock=self.clock, counters=self.counters)
         self.own_commands: OwnCommands = NoCommands()
+        if controlled:
+            self.own_commands = Control(
+                settings,
+                self.engine,
+                self.sessions,
+                self.foreign,
+                clock=self.clock,
+                counters=self.counters,
+            )
         self.router = Router(
             self.claims,
             OwnSessions(self.sessions, self.keys, self.gate.emitters, clock=self.clock),
@@ -85,16 +118,20 @@ class Service:
         await self.ping()
         for work in (self._prepare(), self._follow(), self.sweeper.run(), self.claims.run()):
             self._begin(work)
+        if self.settings.control:
+            self._begin(self.holding.run())
 
     def drain(self) -> None:
         """Stop taking consumers, and tell those that are here. Safe to call twice."""
         if not self.draining:
             self.draining = True
             self.hub.drain()
+            self.holding.drain()
 
     async def stop(self) -> None:
         """End the background work and the connections, once what is in flight has landed."""
         self.drain()
+        await self.steering.close()
         await self.engine.close(_FLIGHT_SECONDS)
         for task in self._tasks:
             task.cancel()
@@ -132,6 +169,7 @@ class Service:
         return {
             "uptime_s": (self.clock.now_ms() - self._started_ms) // 1000,
             "consumers": self.hub.consumers,
+            "held": len(self.holding),
             "feed_missed": self.reader.missed,
             "counters": self.counters.snapshot(),
         }
@@ -166,10 +204,13 @@ class Service:
                 self.hub.publish("command", body)
                 if target != OWN:
                     self.claims.deliver(target, entry.key.session, body)
+            elif entry.kind == "notice":
+                self.holding.wake(entry.key)
 
     def _gap(self, gap: Gap) -> None:
         log.warning("feed %d: %d commits were not seen%s", gap.shard, gap.missed, _restarted(gap))
         self.hub.gap(gap.missed)
+        self.holding.look_soon()
 
 
 def _restarted(gap: Gap) -> str:
@@ -187,7 +228,7 @@ def client(settings: Settings) -> Client:
 
 def posture(settings: Settings) -> Posture:
     """What may leave this machine. Our own tokens are secrets too."""
-    tokens = tuple(token for token in (settings.token, settings.relay_token) if token)
+    tokens = tuple(token for token in (settings.token, settings.control_token, settings.relay_token) if token)
     redactor = Redactor(secrets=settings.secrets + tokens, homes=settings.homes, pii=settings.pii)
     return Posture(
         capture=settings.capture,

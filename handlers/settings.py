@@ -35,6 +35,8 @@ class Settings:
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
     token: str | None = field(default=None, repr=False)
     tokens_file: str | None = None
+    control_token: str | None = field(default=None, repr=False)
+    """A token that authenticates and that nobody needs; `aep-kimi serve` makes it where there is no other."""
     allowed_hosts: tuple[str, ...] = ()
     emitter: str = "localhost"
     capture: Capture = Capture.METADATA
@@ -46,6 +48,7 @@ class Settings:
     control: bool = False
     gate_tools: tuple[str, ...] = ()
     attention_timeout_ms: int = 50_000
+    max_held: int = 4_000
     instruct: bool = False
     web_control: bool = False
     web_mode: WebMode = "companion"
@@ -83,6 +86,7 @@ class Settings:
             control=reader.flag("AEP_KIMI_CONTROL", False),
             gate_tools=reader.names("AEP_KIMI_GATE_TOOLS"),
             attention_timeout_ms=reader.integer("AEP_ATTENTION_TIMEOUT_MS", 50_000, 1_000, 590_000),
+            max_held=reader.integer("AEP_MAX_HELD", 4_000, 1, 100_000),
             instruct=reader.flag("AEP_INSTRUCT", False),
             web_control=reader.flag("AEP_KIMI_WEB_CONTROL", False),
             web_mode=reader.choice("AEP_KIMI_WEB_MODE", "companion", _web_mode, "companion or primary"),

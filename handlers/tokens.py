@@ -28,6 +28,8 @@ class Right(StrEnum):
 
 ALL_RIGHTS = frozenset(Right)
 OPEN_RIGHTS = frozenset({Right.EMIT, Right.WATCH})
+OWNER_LABEL = "AEP_TOKEN"
+"""The label of the one who holds the service's own token: nobody in particular."""
 
 
 @dataclass(frozen=True, slots=True)
