@@ -68,6 +68,17 @@ def requested(
         _answer(w, key, early.verdict.draft(), denied, early.call)
 
 
+def closed(w: Writer, key: str | None, verdict: Draft, fallback: Draft, *, cause: str | None = None) -> None:
+    """The end of a request in a channel that keeps the order: an answer, or that there will be none.
+
+    `cause` is the command that brought it about, where one did.
+    """
+    if key is None or key not in w.state.requests:
+        w.remark(fallback)
+    else:
+        _answer(w, key, verdict, None, None, cause)
+
+
 def answered(
     w: Writer, key: str | None, verdict: Draft, denied: Draft | None, fallback: Draft, *, call: str | None
 ) -> None:
@@ -127,6 +138,20 @@ def run_ended(w: Writer, *, finished: bool) -> None:
             dismiss(w, key)
 
 
+def turn_ended(w: Writer) -> None:
+    """The main agent's turn ended, and the channel tells the end of its requests itself, in a moment."""
+    for key, request in list(w.state.requests.items()):
+        if request.main is True:
+            _hasten(w.state, key, w.at + DISMISS_MS)
+
+
+def run_closed(w: Writer, run: str) -> None:
+    """The run `run` ends, whatever else is open: an answer on its way gets its time."""
+    for key, request in list(w.state.requests.items()):
+        if request.run == run:
+            _hasten(w.state, key, w.at + DISMISS_MS)
+
+
 def give_up(w: Writer) -> None:
     """No request that an answer still waits for can come any more."""
     for key in list(w.state.results):
@@ -167,23 +192,31 @@ def tick(w: Writer) -> None:
             dismiss(w, key)
 
 
-def _answer(w: Writer, key: str, verdict: Draft, denied: Draft | None, call: str | None) -> None:
+def _answer(
+    w: Writer, key: str, verdict: Draft, denied: Draft | None, call: str | None, cause: str | None = None
+) -> None:
     if verdict.type == "attention.resolved":
-        _resolve(w, key, verdict)
+        _resolve(w, key, verdict, cause=cause)
         return
     request = w.state.requests[key]
-    w.emit(with_subject(verdict, request.id), run=request.run, cause=request.id)
+    w.emit(with_subject(verdict, request.id), run=request.run, cause=cause or request.id)
     resolved = made("attention.resolved", bare=request.bare, resolution="answered")
-    _resolve(w, key, resolved, denied, call or request.call)
+    _resolve(w, key, resolved, denied, call or request.call, cause=cause)
 
 
 def _resolve(
-    w: Writer, key: str, resolved: Draft, denied: Draft | None = None, call: str | None = None
+    w: Writer,
+    key: str,
+    resolved: Draft,
+    denied: Draft | None = None,
+    call: str | None = None,
+    *,
+    cause: str | None = None,
 ) -> None:
     state = w.state
     request = state.requests.pop(key)
     resolved = with_subject(with_data(resolved, latency_ms=max(0, w.at - request.at)), request.id)
-    w.emit(resolved, run=request.run, cause=request.id)
+    w.emit(resolved, run=request.run, cause=cause or request.id)
     if denied is not None:
         tools.denied(w, call, denied)
     for waiting in (request.call, call):

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from handlers.aep.levels import JSONObject
 from handlers.aep.ulid import Mint
-from handlers.lifecycle import clock, commands, cursors, gates, hooks, instructions
+from handlers.lifecycle import acp, clock, commands, cursors, gates, hooks, instructions, web
 from handlers.lifecycle.commands import Answer, Command, Instruct
 from handlers.lifecycle.cursors import Placed
 from handlers.lifecycle.gates import Close, Hold
 from handlers.lifecycle.instructions import Deliver, GiveBack
 from handlers.lifecycle.state import SessionState, key
+from handlers.lifecycle.web import Resync
 from handlers.lifecycle.writer import Emitted, Writer
 from handlers.mapping.moments import Moment
 
@@ -32,6 +33,7 @@ __all__ = [
     "Input",
     "Placed",
     "Reduction",
+    "Resync",
     "Tick",
     "reduce",
 ]
@@ -44,7 +46,7 @@ class Tick:
     """Nothing happened but time."""
 
 
-Happening = Moment | Tick | Hold | Close | Command | Deliver | GiveBack | Placed
+Happening = Moment | Tick | Hold | Close | Command | Deliver | GiveBack | Placed | Resync
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ def _take(w: Writer, given: Happening) -> JSONObject:
         return {}
     if isinstance(given, Placed):
         return _take(w, given.moment) if cursors.admit(w.state, given) else {"repeat": True}
+    if isinstance(given, Resync):
+        return web.resync(w, given)
     if isinstance(given, Hold):
         _observe(w, given.moment)
         return gates.hold(w, given, key(given.moment.facts.get("tool_call_id")))
@@ -131,4 +135,8 @@ def _tell(w: Writer, moment: Moment) -> None:
         w.remark(moment.fallback if claims else draft)
 
 
-_FRONTS: Mapping[str, Callable[[Writer, Moment], None]] = {"hook": hooks.step}
+_FRONTS: Mapping[str, Callable[[Writer, Moment], None]] = {
+    "hook": hooks.step,
+    "web": web.step,
+    "acp": acp.step,
+}

@@ -48,6 +48,25 @@ def turn_started(w: Writer, turn: Turn, origin: str | None) -> None:
         _close(w, made("run.finished", bare=state.bare), measured=False)
 
 
+def began(w: Writer, turn: Turn, draft: Draft) -> None:
+    """The main agent's turn began, by the word of a channel that tells every turn's bounds."""
+    settle(w)
+    _open(w, draft, turn=turn)
+
+
+def over(w: Writer, turn: Turn, terminal: Draft, fallback: Draft, *, cause: str | None = None) -> None:
+    """The main agent's turn ended, by the word of such a channel; what was asked in it, it will tell too.
+
+    `cause` is what it came from, where that is not the run's beginning.
+    """
+    run = w.state.run
+    if run is None or (turn is not None and run.turn is not None and turn != run.turn):
+        w.remark(fallback)
+        return
+    _disown(w, run, None)
+    _close(w, terminal, cause=cause, patient=True)
+
+
 def queued(w: Writer) -> None:
     """A prompt was queued behind the running turn, whose Stop may then never come."""
     if w.state.run is not None:
@@ -225,17 +244,28 @@ def _remark_held(w: Writer, held: Held) -> None:
     w.remark(held.fallback.draft(), at=held.at)
 
 
-def _close(w: Writer, terminal: Draft, *, at: int | None = None, measured: bool = True) -> None:
+def _close(
+    w: Writer,
+    terminal: Draft,
+    *,
+    at: int | None = None,
+    measured: bool = True,
+    cause: str | None = None,
+    patient: bool = False,
+) -> None:
     state = w.state
     run = state.run
     if run is None:
         return
     gates.run_ended(w)
-    attention.run_ended(w, finished=terminal.type == "run.finished" and measured)
-    if measured:
+    if patient:
+        attention.turn_ended(w)
+    else:
+        attention.run_ended(w, finished=terminal.type == "run.finished" and measured)
+    if measured and "duration_ms" not in terminal.data:
         end = w.at if at is None else at
         terminal = with_data(terminal, duration_ms=max(0, end - run.at))
-    w.emit(terminal, run=run.id, cause=run.started, at=at)
+    w.emit(terminal, run=run.id, cause=cause or run.started, at=at)
     state.run = None
     state.closed_at = w.at
     crew.relieve(state)

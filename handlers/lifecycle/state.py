@@ -36,6 +36,10 @@ GATES = 16
 CLOSED = 48
 QUEUE = 20
 CURSORS = 16
+TURNS = 8
+PROMPTS = 3
+FORMS = 4
+BEGUN = 48
 WORD = 128  # bytes of a name that a gate keeps
 COMMAND = 64  # characters of a command's id
 
@@ -194,6 +198,51 @@ class Queued(Struct, array_like=True, frozen=True):
     ticket: str | None = None  # of the prompt that it was given to
 
 
+class Form(Struct, array_like=True, frozen=True):
+    """The questions of a request: id, digest of the text, and per option its id and digest of the label."""
+
+    questions: list[tuple[str, str, list[tuple[str, str]]]]
+
+
+class Web(Struct, array_like=True):
+    """What the `kimi web` channel needs beyond the rest."""
+
+    run: str | None = None  # the last run that began here
+    whole: bool = False  # every step of it was seen, so far
+    input: int = 0  # tokens of its steps
+    output: int = 0
+    forms: dict[str, Form] = {}  # by the key of the request
+    begun: dict[str, str] = {}  # a subagent or task → id of the event that told its beginning
+
+    def copy(self) -> Web:
+        return Web(self.run, self.whole, self.input, self.output, self.forms.copy(), self.begun.copy())
+
+
+class Open(Struct, array_like=True, frozen=True):
+    """A run of a channel that says itself which run an end ends. `started` is the id of its `run.started`."""
+
+    id: str
+    started: str
+    at: int  # Unix ms
+
+
+class Prompt(Struct, array_like=True, frozen=True):
+    """A prompt that was asked while a turn was open, and may be refused."""
+
+    at: int  # Unix ms
+    draft: Kept
+
+
+class Acp(Struct, array_like=True):
+    """What the ACP channel needs beyond the rest, by link and request."""
+
+    turns: dict[str, Open] = {}
+    prompts: dict[str, Prompt] = {}
+
+    def copy(self) -> Acp:
+        return Acp(self.turns.copy(), self.prompts.copy())
+
+
 class Ending(Struct, array_like=True, frozen=True):
     """A `SessionEnd` that waits a moment for the late end of its last run."""
 
@@ -231,6 +280,8 @@ class SessionState(Struct, array_like=True):
     given: list[Queued] = []  # the instructions of the last prompts, which may come back
     over: bool = False  # it ended, and has not been resumed since
     cursors: dict[str, int] = {}  # numbered streams, the one that moved last at the end → last number taken
+    web: Web = msgspec.field(default_factory=Web)
+    acp: Acp | None = None
 
     def encode(self) -> bytes:
         """The state as JSON, at most `LIMIT` bytes."""
@@ -299,6 +350,8 @@ class SessionState(Struct, array_like=True):
             list(self.given),
             self.over,
             self.cursors.copy(),
+            self.web.copy(),
+            None if self.acp is None else self.acp.copy(),
         )
 
     def bound(self) -> None:
@@ -306,7 +359,9 @@ class SessionState(Struct, array_like=True):
         forget(self.told, TOLD)
         forget(self.calls, CALLS)
         forget(self.closed, CLOSED)
-        if 220 * len(self.calls) + 110 * len(self.told) + self._waiting_bytes() > _ROOM:
+        forget(self.web.forms, FORMS)
+        forget(self.web.begun, BEGUN)
+        if 360 * len(self.calls) + 110 * len(self.told) + self._waiting_bytes() > _ROOM:
             while (self.calls or self.told) and len(self.encode()) > _ROOM:
                 forget(self.calls or self.told, len(self.calls or self.told) * 7 // 8)
 
@@ -317,7 +372,9 @@ class SessionState(Struct, array_like=True):
             waiting += len(self.run.held) + 1
         spawns = len(self.crew.foreground) + len(self.crew.background)
         held = 700 * len(self.gates) + 50 * len(self.closed) + 180 * (len(self.queue) + len(self.given))
-        held += 90 * len(self.cursors)
+        held += 90 * len(self.cursors) + 110 * len(self.web.begun) + KEPT * 2 * len(self.web.forms)
+        if self.acp is not None:
+            held += 250 * len(self.acp.turns) + KEPT * 2 * len(self.acp.prompts)
         return 1_000 + 310 * len(self.requests) + 4 * KEPT * waiting + 180 * spawns + held
 
 

@@ -90,8 +90,11 @@ def question_answered(p: JSONObject, posture: Posture) -> Draft | None:
     subject = text(p.get("question_id"))
     if subject is None:
         return None
-    shape = Shape("attention.answered", posture)
     answers = table(p.get("answers"))
+    if answers.get("cancelled") is True:
+        # Not an answer: the turn ended first, and the vendor puts its reason in the answers' place.
+        return _dismissed(subject, posture)
+    shape = Shape("attention.answered", posture)
     values = shape.structure(answers) if shape.level.allows(Capture.REDACTED) else _ids_only(answers)
     answer: JSONObject = {"values": values} if values else {}
     return shape.put(answer=answer, via="oob").draft(subject)
