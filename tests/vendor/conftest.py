@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -37,6 +38,14 @@ def _get(version: str | None) -> Install:
         if os.environ.get("AEP_VENDOR_REQUIRED") == "1":
             pytest.fail(f"Kimi Code cannot be installed: {error}")
         pytest.skip(f"Kimi Code cannot be installed: {error}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _told_to_stop() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl+C does, so that no server stays behind."""
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to stop", 3))
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

@@ -112,7 +112,7 @@ class Recorder:
             self._changed.notify_all()
         return self.answer(posted.payload)
 
-    def wait(self, *events: str, timeout_s: float = 10) -> bool:
+    def wait(self, *events: str, timeout_s: float = 30) -> bool:
         """Wait until each named event arrived at least as often as it is named."""
         with self._changed:
             return self._changed.wait_for(

@@ -186,7 +186,7 @@ class Service:
         return found
 
     def wait(
-        self, session: str, check: Callable[[list[Event]], object], timeout_s: float = 10
+        self, session: str, check: Callable[[list[Event]], object], timeout_s: float = 30
     ) -> list[Event]:
         """Wait until the events of a session satisfy `check`; the events."""
 

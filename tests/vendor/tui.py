@@ -62,10 +62,13 @@ class Tui:
         return self._run("capture-pane", "-p", "-S", "-500", check=False)
 
     def type(self, text: str, *, enter: bool = True) -> None:
-        """Type text as it is, and Enter after it."""
+        """Type one line as it is, and Enter once it is on the screen."""
+        seen = self.screen().count(text[:60])
         self._run("send-keys", "-l", text)
         if enter:
-            time.sleep(0.2)  # the composer takes an Enter in the same read as a line break of a paste
+            # an Enter that the composer reads together with text is a line break of a paste
+            until(lambda: self.screen().count(text[:60]) > seen, f"{text!r} is not echoed", 30, 0.1)
+            time.sleep(0.3)
             self.press("Enter")
 
     def press(self, *keys: str) -> None:
