@@ -7,7 +7,7 @@ end of a resumed session drains what is open and degrades to the fallback.
 
 from __future__ import annotations
 
-from handlers.lifecycle import attention, crew, gates, instructions, runs
+from handlers.lifecycle import attention, crew, gates, instructions, runs, turns
 from handlers.lifecycle.state import Ending, SessionState, keep, with_data
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
@@ -45,6 +45,7 @@ def finish(w: Writer) -> None:
     ending, state.ending = state.ending, None
     if ending is None:
         return
+    turns.settle(w)
     runs.settle(w)
     gates.close_all(w)
     attention.close(w)
