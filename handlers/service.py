@@ -34,6 +34,7 @@ from state.keys import Keys
 from state.leases import Leases
 from state.replay import Replay
 from state.sessions import Bounds, Sessions
+from state.wires import Wires
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Service:
         self.keys = Keys(settings.redis_prefix, settings.shards)
         self.sessions = Sessions(self.client, self.keys, Bounds(buffer=settings.buffer))
         self.replay = Replay(self.client, self.keys)
+        self.wires = Wires(self.client, self.keys)
         self.foreign = Foreign(self.client, self.keys, self.sessions.bounds)
         self.replayer = Replayer(self.sessions, self.replay, self.foreign, self.keys, self.gate.emitters)
         self.engine = Engine(self.sessions, clock=self.clock, counters=self.counters)

@@ -16,6 +16,7 @@ tag, so they live in one slot of a cluster. `docs/state.md` has the list with li
     {prefix}:{07}:claims[:{process}]      zset, hash   processes that hold claims, and the claims
     {prefix}:{07}:lease:{name}[:fence|:cursors]
     {prefix}:{07}:alive:{process}
+    {prefix}:{07}:w:{hash}                hash    a connection of a link: last line taken, memory
 """
 
 from __future__ import annotations
@@ -151,6 +152,12 @@ class Keys:
         number = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % self.shards
         base = self.shard(number, f"lease:{name}")
         return base, f"{base}:fence", f"{base}:cursors"
+
+    def wire(self, emitter: str, link: str) -> str:
+        """What is remembered of a link's connection."""
+        both = SessionKey(emitter, link).name
+        digest = hashlib.sha256(both).hexdigest()[:32]
+        return self.shard(int(digest[:8], 16) % self.shards, f"w:{digest}")
 
     def alive(self, process: str) -> str:
         """Liveness key of one process."""
