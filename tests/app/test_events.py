@@ -39,7 +39,9 @@ async def test_an_event_and_a_batch(replica: Replica) -> None:
         batch = await post(replica, event("a", 1), event("b", 0), event("a", 2))
         assert (batch.status_code, batch.json()["new"]) == (202, 3)
         events = await stream.until_events(4)
-    assert [(entry["session"], entry["seq"]) for entry in events] == [("a", 0), ("a", 1), ("b", 0), ("a", 2)]
+    # Sessions may live in different shards, whose feeds are not in step; within one the order is kept.
+    assert [entry["seq"] for entry in events if entry["session"] == "a"] == [0, 1, 2]
+    assert [entry["seq"] for entry in events if entry["session"] == "b"] == [0]
 
 
 async def test_bytes_are_kept(replica: Replica) -> None:
