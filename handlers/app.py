@@ -20,6 +20,7 @@ from handlers.clock import Clock
 from handlers.errors import Refused
 from handlers.events_route import describe, post_events
 from handlers.frames_acp import frames_acp
+from handlers.frames_web import frames_web
 from handlers.health import healthz, readyz
 from handlers.hook_route import HookFront, hook
 from handlers.responses import refused
@@ -53,6 +54,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
         routes=[
             Route("/hook", hook, methods=["POST"]),
             Route("/frames/acp", frames_acp, methods=["POST"]),
+            Route("/frames/web", frames_web, methods=["POST"]),
             Route("/stream", stream, methods=["GET"]),
             Route("/events", describe, methods=["GET"]),
             Route("/events", post_events, methods=["POST"]),

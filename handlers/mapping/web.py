@@ -91,7 +91,7 @@ def map_frame(frame: JSONObject, mode: Mode, posture: Posture) -> Moment | None:
     return Moment(
         channel="web",
         name=kind,
-        session=_session(frame, payload),
+        session=session_of(frame),
         drafts=drafts,
         fallback=fallback,
         facts=facts(kind, frame, payload),
@@ -100,8 +100,9 @@ def map_frame(frame: JSONObject, mode: Mode, posture: Posture) -> Moment | None:
     )
 
 
-def _session(frame: JSONObject, payload: JSONObject) -> str:
+def session_of(frame: JSONObject) -> str:
     """The envelope's session, or the payload's where the envelope says `__global__`."""
+    payload = table(frame.get("payload"))
     for value in (frame.get("session_id"), payload.get("sessionId"), payload.get("session_id")):
         found = text(value)
         if found is not None and found != GLOBAL_SESSION:
