@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from hashlib import sha256
 
-from handlers.aep.levels import JSONObject, JSONValue
+from handlers.aep.levels import Capture, JSONObject, JSONValue
 from handlers.clock import Clock
 from handlers.counters import Counters
 from handlers.engine import Engine, ack_name
@@ -69,6 +69,8 @@ class Control:
         self._counters = counters
         self._pending: set[tuple[SessionKey, str]] = set()
         self._accepts = accepts(settings)
+        # An acknowledgement says who was refused what, and no content of the session.
+        self._level = max(settings.capture_attention, Capture.METADATA, key=lambda level: level.rank)
 
     def declaration(self) -> JSONObject:
         """What `hello` and the roster say of our sessions."""
@@ -118,7 +120,7 @@ class Control:
             name=name,
             act=act,
             by=responder(principal, command.event),
-            level=self._settings.capture_attention,
+            level=self._level,
         )
         outcome = await self._engine.apply(
             key,

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 
 from handlers.aep.capture import Posture
+from handlers.aep.levels import Capture
 from handlers.aep.redaction import Redactor
 from handlers.auth import Gatekeeper
 from handlers.claims import ClaimBook, process_name
@@ -57,6 +58,10 @@ class Service:
             name = "AEP_KIMI_CONTROL" if settings.control else "AEP_INSTRUCT"
             raise SettingsError(
                 name, "needs AEP_TOKEN or AEP_TOKENS_FILE: only an authenticated connection may control"
+            )
+        if settings.control and settings.capture_attention is Capture.NONE:
+            raise SettingsError(
+                "AEP_CAPTURE_ATTENTION", "a held call cannot be asked about with 'none': use 'metadata'"
             )
         self.settings = settings
         self.serverless = serverless
