@@ -46,7 +46,7 @@ def requests(port: int, token: str, name: str, sessions: range) -> Iterator[byte
     while True:
         for step, (template, calls) in enumerate(templates):
             for session in sessions:
-                yield template % ((session, lap * 8 + step // 2) if calls else (session,))
+                yield template % ((session, lap * 8 + (step + 1) // 2) if calls else (session,))
         lap += 1
 
 
