@@ -149,7 +149,15 @@ class Service:
         for line in self._process.stdout:
             self._output.append(line)
 
+    def kill(self) -> None:
+        """SIGKILL: a crash. What it stored stays in Redis; `start` brings it back on the same port."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+        self.stop()
+
     def stop(self) -> None:
+        """SIGTERM, then what it takes."""
         process, self._process = self._process, None
         if process is None:
             return
