@@ -127,7 +127,8 @@ class Desk:
 @contextlib.asynccontextmanager
 async def desk(replica: Replica | str, token: str = TOKEN) -> AsyncIterator[Desk]:
     """A connected desk that sees everything from now on."""
-    async with duplex(replica if isinstance(replica, str) else replica.url, token) as connection:
+    address = replica if isinstance(replica, str) else replica.url
+    async with duplex(address, token, max_queue=None) as connection:
         await connection.hello("consumer")
         await connection.subscribe("all")
         yield Desk(connection)
