@@ -20,6 +20,7 @@ from handlers.delivery import Item, Kind, Outbox
 log = logging.getLogger(__name__)
 
 _HELD_LIMIT = 50_000
+_OVERLAP_SECONDS = 5.0
 
 Encode = Callable[[Item, Capture | None], bytes]
 
@@ -103,7 +104,11 @@ class Subscription:
         if item.kind == "own" and position is not None:
             known = self._positions.get(item.identity[0])
             return known is not None and position <= known
-        return item.identity in self._ids
+        if item.identity in self._ids:
+            # Once: when it comes again, somebody has sent it again, and that must get through (AEP-0003 §5).
+            self._ids.remove(item.identity)
+            return True
+        return False
 
 
 class Hub:
@@ -126,6 +131,11 @@ class Hub:
     def remove(self, subscription: Subscription) -> None:
         """No more live events; removing twice is fine."""
         self._subscriptions.pop(subscription, None)
+
+    def settle(self, subscription: Subscription) -> None:
+        """Its replay is through; soon the feed has passed what both may have given."""
+        subscription.release()
+        asyncio.get_running_loop().call_later(_OVERLAP_SECONDS, subscription.settle)
 
     def join(self, consumer: Consumer) -> None:
         """A consumer that may have no subscription, or many; it wants to be told when the process stops."""

@@ -190,7 +190,7 @@ class EventStream(Response):
             return False
         parts.append(b": replay-complete\n\n")
         await _write(send, b"".join(parts))
-        subscription.release()
+        self._service.hub.settle(subscription)
         return True
 
     async def _live(self, send: Send) -> None:

@@ -159,7 +159,7 @@ class Subscriptions:
                         payload = member.replay(item)
                         if payload is not None:
                             box.force(payload, mark(asked.id, item))
-            member.release()
+            connection.service.hub.settle(member)
         except StateError as error:
             log.warning("a replay was cut short: %s", error)
             connection.lag()
