@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import dataclasses
 import importlib.util
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from handlers.settings import Settings
 
-GRACE_SECONDS = 4
+GRACE_SECONDS = 3
+TELL_SECONDS = 1.5
 BACKLOG = 2_048
 
 
@@ -117,6 +119,11 @@ def serve(settings: Settings, listener: socket.socket) -> int:
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             service.drain()
+            # Consumers are told where they stand before the server cuts them off.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TELL_SECONDS):
+                    while service.hub.consumers:  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
             await super().shutdown(sockets)
 
     quiet = logging.getLogger("uvicorn.error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
+from tests.app.duplex import duplex
 from tests.app.processes import ROOT, Process
 from tests.app.replica import fresh_prefix
 from tests.servers import AnyServer
@@ -25,6 +28,15 @@ def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
         text=True,
         timeout=60,
     )
+
+
+def environment_of(server: AnyServer) -> dict[str, str]:
+    return {
+        "AEP_REDIS_URL": server.url,
+        "AEP_REDIS_PREFIX": fresh_prefix(),
+        "AEP_SHARDS": str(server.shards),
+        "AEP_HOOK_TIMEOUT_MS": "9000",
+    }
 
 
 def post(url: str, payload: dict[str, object]) -> tuple[bytes, str]:
@@ -66,7 +78,7 @@ def test_killed_and_started_again_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_it_stops_while_consumers_are_there(redis_server: AnyServer) -> None:
-    process = Process({"AEP_REDIS_URL": redis_server.url, "AEP_REDIS_PREFIX": fresh_prefix()})
+    process = Process(environment_of(redis_server))
     consumers = [urllib.request.urlopen(f"{process.url}/stream", timeout=30) for _ in range(5)]
     for consumer in consumers:
         assert consumer.readline() == b": connected\n"
@@ -78,6 +90,21 @@ def test_it_stops_while_consumers_are_there(redis_server: AnyServer) -> None:
         consumer.close()
 
 
+async def test_a_duplex_consumer_is_told_where_it_stands(redis_server: AnyServer) -> None:
+    process = await asyncio.to_thread(Process, environment_of(redis_server))
+    async with duplex(process.url) as consumer:
+        await consumer.hello()
+        await consumer.subscribe("s")
+        await asyncio.to_thread(post, process.url, {"hook_event_name": "Stop", "session_id": "s1"})
+        events = await consumer.events(1)
+        assert await asyncio.to_thread(process.terminate) == 0
+        frame = await consumer.until(lambda frame: frame["type"] == "closing")
+        assert frame["delivered"] == [{"sub": "s", "session": "s1", "epoch": 0, "seq": events[0]["seq"]}]
+        with pytest.raises(ConnectionClosed):
+            await consumer.connection.recv()
+        assert consumer.connection.close_code == 1001
+
+
 def test_a_wrong_setting_is_named() -> None:
     result = serve(AEP_CAPTURE="everything")
     assert result.returncode == 2
@@ -87,7 +114,7 @@ def test_a_wrong_setting_is_named() -> None:
 
 
 def test_a_taken_port_is_a_sentence(redis_server: AnyServer) -> None:
-    process = Process({"AEP_REDIS_URL": redis_server.url, "AEP_REDIS_PREFIX": fresh_prefix()})
+    process = Process(environment_of(redis_server))
     try:
         port = process.url.rpartition(":")[2]
         result = serve("--port", port, AEP_REDIS_URL=redis_server.url)
