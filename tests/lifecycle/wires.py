@@ -41,7 +41,8 @@ class Room:
 
     def wait(self, ms: int) -> list[Emitted]:
         """Time passes; ticks come when they are due. The events they tell."""
-        until, told = self.at + ms, []
+        until = self.at + ms
+        told: list[Emitted] = []
         while True:
             due = [
                 (state.due_ms, session)
