@@ -88,6 +88,10 @@ class OwnSessions:
         """Every session of ours that could have this name."""
         return [SessionKey(emitter, session) for emitter in sorted(self._emitters())]
 
+    async def lives(self, key: SessionKey) -> bool:
+        """Whether this very session is one of them. Raises `StateError`."""
+        return key.session != UNKNOWN and bool(await self._alive([key]))
+
     async def live(self) -> list[SessionKey]:
         """All of them, the latest active first. Raises `StateError`."""
         since_ms = self._clock.now_ms() - _DAY_MS
@@ -147,16 +151,43 @@ class Router:
                 "session": key.session,
                 "agent": key.agent,
                 "instance": key.emitter,
-                "control": self._declaration(key),
+                "control": self.declaration(key.agent),
             }
             for key in await self._own.live()
         ]
         entries += [claim.entry for claim in await self._book.everywhere()]
         return entries
 
-    def _declaration(self, key: SessionKey) -> JSONObject:
-        taker = self._own_commands() if key.agent == KIMI_CODE else NoCommands()
+    async def take(self, principal: Principal, key: SessionKey, command: Posted) -> None:
+        """A command that a relay has routed to our session `key`, whatever other claimants we know.
+
+        Raises `FrameRefused` with the command's id as cause where the session cannot answer by itself.
+        """
+        try:
+            if await self._own.lives(key):
+                await self._hand(principal, key, command)
+            elif not await self._own_commands().recall([key], command):
+                raise FrameRefused("no-route", "this session is not there", cause=command.id)
+        except FrameRefused as refused:
+            self._counters.add(f"commands.refused.{refused.code}")
+            raise
+        except StateError:
+            self._counters.add("commands.refused.no-redis")
+            raise FrameRefused("busy", "Redis does not answer; try again", cause=command.id) from None
+        self._counters.add("commands.relayed")
+
+    def declaration(self, agent: str) -> JSONObject:
+        """What the sessions of an agent of ours take."""
+        taker = self._own_commands() if agent == KIMI_CODE else NoCommands()
         return taker.declaration()
+
+    async def _hand(self, principal: Principal, key: SessionKey, command: Posted) -> None:
+        # What takes commands at all says no by itself, on the session's own stream.
+        if not self.declaration(key.agent).get("accepts"):
+            kind = command.event["type"]
+            raise FrameRefused("unsupported", f"{kind} is not accepted by this session", cause=command.id)
+        await self._foreign.command(key, pack(OWN, command.body))
+        await self._own_commands().handle(principal, key, command)
 
     async def _route(self, principal: Principal, command: Posted) -> None:
         kind, session = str(command.event["type"]), command.session
@@ -181,11 +212,7 @@ class Router:
                 "ambiguous", f"{len(claims) + len(own)} live claimants; none is guessed (AEP-0004 §4.5)"
             )
         if own:
-            # What takes commands at all says no by itself, on the session's own stream.
-            if not self._declaration(own[0]).get("accepts"):
-                raise refused("unsupported", f"{kind} is not accepted by this session")
-            await self._foreign.command(own[0], pack(OWN, command.body))
-            await self._own_commands().handle(principal, own[0], command)
+            await self._hand(principal, own[0], command)
             return
         if kind not in claims[0].accepts:
             raise refused("unsupported", f"{kind} is not accepted by this session")

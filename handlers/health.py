@@ -15,7 +15,7 @@ async def healthz(request: Request) -> Response:
     Without a right token only `ok` and `relay` are told: counts are knowledge about the team (AEP-0003 §8).
     """
     service: Service = request.app.state.service
-    answer: dict[str, object] = {"ok": service.problem() is None, "relay": service.relay_bound()}
+    answer: dict[str, object] = {"ok": service.problem() is None, "relay": await service.relay_bound()}
     principal = service.gate.recognise(request.scope)
     if principal is not None:
         problem = service.problem()

@@ -21,6 +21,7 @@ from handlers.errors import SettingsError
 from handlers.fanout import Hub
 from handlers.holding import Holding
 from handlers.ingest import Ingest
+from handlers.relay import Bound
 from handlers.replaying import Replayer
 from handlers.settings import Settings
 from handlers.steering import Steering
@@ -114,6 +115,7 @@ class Service:
         self.sweeper = Sweeper(
             self.sessions, self.engine, self.keys, clock=self.clock, counters=self.counters
         )
+        self.bound = Bound(self.client, self.keys)
         self._tasks: list[asyncio.Task[None]] = []
         self._started_ms = self.clock.now_ms()
         self._mismatch: str | None = None
@@ -167,9 +169,9 @@ class Service:
             return "the live feed of Redis cannot be read"
         return None
 
-    def relay_bound(self) -> bool:
+    async def relay_bound(self) -> bool:
         """Whether a relay link of this deployment holds its connection."""
-        return False
+        return await self.bound.read()
 
     def figures(self) -> dict[str, object]:
         """Counts for those who may see them."""

@@ -22,6 +22,12 @@ _CURSOR = Script("cursor")
 _YEAR_MS = 365 * DAY_MS
 
 
+def now() -> float:
+    """Seconds of a clock that goes on while the machine sleeps, where there is one: Redis may not sleep."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
 @dataclass(slots=True)
 class Lease:
     """A lease in hand. `fence` rises with every new holder of that name."""
@@ -34,7 +40,7 @@ class Lease:
 
     def left(self) -> float:
         """Seconds for which this process may still act, counted from before the request: never too long."""
-        return self.until - time.monotonic()
+        return self.until - now()
 
     @property
     def mark(self) -> str:
@@ -53,7 +59,7 @@ class Leases:
     async def acquire(self, name: str, ttl_ms: int = 10_000) -> Lease | None:
         """The lease, or None while somebody holds it (also this process: a lease is renewed, not retaken)."""
         lease, fence, _ = self._keys.lease(name)
-        asked = time.monotonic()
+        asked = now()
         got = await self._client.script(_LEASE, (lease, fence), (self.holder, ttl_ms, 0, _YEAR_MS))
         if not got:
             return None
@@ -62,7 +68,7 @@ class Leases:
     async def renew(self, lease: Lease) -> None:
         """Prolong the lease by its ttl. Raises LeaseLost when it ran out or somebody else has it."""
         at, fence, _ = self._keys.lease(lease.name)
-        asked = time.monotonic()
+        asked = now()
         arguments = (self.holder, lease.ttl_ms, lease.fence, _YEAR_MS)
         if not await self._client.script(_LEASE, (at, fence), arguments):
             lease.until = 0.0
@@ -93,6 +99,11 @@ class Leases:
         """Say that this process lives, for `ttl_ms`."""
         at = self._keys.alive(self.holder)
         await self._client.call(at, "SET", at, "1", "PX", ttl_ms)
+
+    async def hush(self) -> None:
+        """Take that back at once."""
+        at = self._keys.alive(self.holder)
+        await self._client.call(at, "DEL", at)
 
     async def lives(self, holder: str) -> bool:
         """Whether a process has said so lately."""
