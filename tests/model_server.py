@@ -1,6 +1,6 @@
 """A small model provider for tests: OpenAI-compatible chat completions, scripted by a marker in the prompt.
 
-`MOCK:<scenario>` in the newest user message that has a marker chooses the script; what follows an equals sign
+The last `MOCK:<scenario>` in the user messages chooses the script; what follows an equals sign
 on its line is the script's argument (``MOCK:bash_ok=ls -la``). The number of assistant messages after that
 message is the step. A script shorter than the conversation answers `LATER`. Every request is kept, so that a
 test can say what reached the model.
@@ -382,8 +382,8 @@ class ModelServer:
             if message.get("role") == "assistant":
                 step += 1
             elif message.get("role") == "user":
-                found = MARKER.search(text_of(message.get("content")))
-                if found:
+                # after a turn without an answer the vendor sends two prompts as one message
+                for found in MARKER.finditer(text_of(message.get("content"))):
                     scenario, argument, step = found[1], (found[2] or "").strip(), 0
         with self._lock:
             script = self._scripts.get(scenario)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from .kimi import Kimi, kill_group
+from .waiting import until
 
 JSON = dict[str, Any]
 Answerer = Callable[[JSON], JSON]
@@ -189,6 +190,5 @@ class Acp:
             return [m["params"] for m in self.messages if m.get("method") == method and "id" in m]
 
     def wait(self, check: Callable[[], object], what: str, timeout_s: float = 20) -> None:
-        """Wait until `check` holds; it is asked after each message."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: bool(check()), timeout_s), f"{what} in {timeout_s} s"
+        """Wait until `check` holds."""
+        until(lambda: bool(check()), what, timeout_s)

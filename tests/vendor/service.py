@@ -212,6 +212,11 @@ def types(events: list[Event]) -> list[str]:
     return [str(event["type"]) for event in events]
 
 
+def core(events: list[Event]) -> list[str]:
+    """The types that AEP defines, without the vendor's own."""
+    return [kind for kind in types(events) if not kind.startswith("x.")]
+
+
 def violations(events: list[Event]) -> list[Event]:
     """What the official SDK's projection has to say against a stream."""
     projection = StateProjection()

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
 from handlers.aep.validation import check_event
 
 from .kimi import Kimi
-from .service import Event, Service, register, types, violations
+from .service import Event, Service, core, register, types, violations
 from .tui import Tui
 from .web import Web
 
 TOOL_ENDS = ("tool.completed", "tool.failed", "tool.denied")
 RUN_ENDS = ("run.finished", "run.failed", "run.cancelled")
-
-
-def core(events: Iterable[Event]) -> list[str]:
-    """The types that AEP defines, without the vendor's own."""
-    return [t for t in types(list(events)) if not t.startswith("x.")]
 
 
 def settled(kimi: Kimi, *wanted: str, ends: bool = True) -> Callable[[list[Event]], object]:
