@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
+from deploy.cli import secret
+
 DEFAULT_URL = "http://127.0.0.1:8398"
 _FROM_BUDGET = 6_000
 _REMEMBERED = 2_000
@@ -70,8 +72,10 @@ class Service:
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         self.url = (url or os.environ.get("AEP_URL") or DEFAULT_URL).rstrip("/")
-        self.token = token or os.environ.get("AEP_TOKEN") or None
         self._parts = urlsplit(self.url)
+        self.token = token or os.environ.get("AEP_TOKEN") or None
+        if self.token is None and self._parts.hostname in {"127.0.0.1", "localhost", "::1"}:
+            self.token = secret.found()
         if self._parts.scheme not in {"http", "https"} or not self._parts.hostname:
             raise ServiceError(f"not a URL of http or https: {self.url!r} (set AEP_URL)")
 

@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
             if not 0 <= args.port <= 65_535:
                 raise SettingsError("--port", f"expected a number from 0 to 65535, not {args.port}")
             settings = dataclasses.replace(settings, port=args.port)
+        settings = with_control_token(settings)
         listener = listen(settings.host, settings.port)
         with listener, redis(settings) as settings:
             return serve(settings, listener)
@@ -63,6 +64,26 @@ def run(args: argparse.Namespace) -> int:
     except (StateError, OSError) as error:
         say(str(error))
         return 1
+
+
+def with_control_token(settings: Settings) -> Settings:
+    """The settings with a token for the command line, where control is on and there is no other.
+
+    Raises SettingsError where none can be made: a request that nobody could answer must not exist.
+    """
+    if not (settings.control or settings.instruct) or settings.token or settings.tokens_file:
+        return settings
+    from deploy.cli import secret
+    from handlers.errors import SettingsError
+
+    where = secret.path()
+    try:
+        token = secret.make(where)
+    except secret.SecretError as error:
+        name = "AEP_KIMI_CONTROL" if settings.control else "AEP_INSTRUCT"
+        raise SettingsError(name, f"needs a token, and {error}; set AEP_TOKEN") from None
+    say(f"control is on and AEP_TOKEN is not set: the command line reads its token from {where}")
+    return dataclasses.replace(settings, control_token=token)
 
 
 def listen(host: str, port: int) -> socket.socket:

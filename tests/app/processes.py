@@ -57,6 +57,8 @@ class Process:
             self.lines.append(line.rstrip())
             if " ready on " in line:
                 return line.partition(" ready on ")[2].split()[0]
+        self.process.wait(15)
+        self.process.stdout.close()
         raise RuntimeError("the service did not start: " + " / ".join(self.lines))
 
     def _read(self) -> None:
