@@ -178,6 +178,19 @@ class Service:
         except OSError:
             return None
 
+    def cli(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run `aep-kimi` as the owner of this service does."""
+        keep = {k: v for k, v in os.environ.items() if not k.startswith("AEP_")}
+        token = self._env.get("AEP_TOKEN")
+        return subprocess.run(
+            [sys.executable, "-c", CLI, *arguments],
+            env={**keep, "AEP_URL": self.url, **({"AEP_TOKEN": token} if token else {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
     def events(self, session: str | None = None) -> list[Event]:
         """Everything in the replay, of one session or all, in stream order."""
         wanted = {"session": session} if session else {}

@@ -178,6 +178,22 @@ def test_a_second_answer_is_told_that_it_came_late(
     assert types(events).count("attention.answered") == 1
 
 
+def test_the_command_line_answers(
+    kimi: Kimi, held: Service, model: ModelServer, background: ThreadPoolExecutor
+) -> None:
+    controlled(kimi, held)
+    run, request = started(background, kimi, held, "MOCK:bash_ok")
+    listed = held.cli("pending")
+    assert listed.returncode == 0, listed.stderr
+    assert "Bash" in listed.stdout
+    said = held.cli("respond", request["id"], "no, use the staging registry")
+    assert said.returncode == 0, said.stderr
+    assert run.result().code == 0
+    assert "no, use the staging registry" in model.of("bash_ok")[1].texts("tool")[0]
+    assert held.cli("respond", request["id"], "allow").returncode == 3
+    closed(held, request, "attention.resolved", "tool.denied")
+
+
 def test_after_the_timeout_the_agent_goes_its_own_way(
     kimi: Kimi, hasty: Service, model: ModelServer, background: ThreadPoolExecutor
 ) -> None:
