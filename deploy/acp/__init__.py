@@ -6,7 +6,8 @@ the bytes, finds the JSON-RPC frames in it and posts them. A frozen or absent se
 that dies, costs observations, never the session.
 
 The wire format of `POST {AEP_URL}/frames/acp` is NDJSON (`application/x-ndjson`), in the order in which
-the tee saw the frames, at most 512 lines and about 1 MiB a batch (one longer line goes alone):
+the tee saw the frames (a request before its answer), at most 512 lines and about 1 MiB a batch (one longer
+line goes alone):
 
     {"n": 1, "t": 1796050603506, "dir": "c2a", "conn": "9f2c…", "frame": {"jsonrpc": "2.0", …}}
 
@@ -20,7 +21,8 @@ the tee saw the frames, at most 512 lines and about 1 MiB a batch (one longer li
 - `frame`: the JSON-RPC object as it was on the wire. Of a line above 8 MiB only its head is told: method,
   id, `sessionId`, kind and id of an update, without content, and the line has `"cut": true`.
 
-Any 2xx takes the batch. 401, 403, 404, 408, 429 and 5xx are tried again; another 4xx drops the batch.
+200 takes the batch and says `{"cursors": {conn: n}}`, the last line of each connection that is stored.
+Any 2xx takes it. 401, 403, 404, 408, 429 and 5xx are tried again; another 4xx drops the batch.
 """
 
 from __future__ import annotations

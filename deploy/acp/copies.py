@@ -43,7 +43,7 @@ class Copies:
         self._thread.start()
 
     def offer(self, kind: Kind, chunk: bytes) -> None:
-        """Take a copy of what has just been passed on. `kind` is `TO_AGENT` or `TO_CLIENT`."""
+        """Take a copy of what is about to be passed on. `kind` is `TO_AGENT` or `TO_CLIENT`."""
         if self._broken:
             return
         now = int(self._clock() * 1000)

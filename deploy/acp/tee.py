@@ -1,6 +1,7 @@
 """The tee itself: starts the agent, moves bytes, forwards signals, ends as the agent ended.
 
-Each direction has a thread that reads, writes, and only then offers a copy. Nothing is parsed here, so
+Each direction has a thread that reads, offers a copy, and writes. The copy goes first, so that a question
+is told before its answer, which can be there as soon as the question is written. Nothing is parsed here, so
 no line can be long or strange enough to matter.
 """
 
@@ -198,10 +199,10 @@ def _environment() -> dict[bytes, bytes] | None:
 def _to_agent(agent: int, tap: Tap) -> None:
     """Client to agent, until either end closes; the closed end is told on."""
     while chunk := _read(0):
+        tap(Kind.TO_AGENT, chunk)
         if not _write(agent, chunk):
             _detach(0)
             break
-        tap(Kind.TO_AGENT, chunk)
     os.close(agent)
 
 
@@ -224,9 +225,11 @@ def _to_client(agent: int, exited: int, tap: Tap) -> None:
                 break
             continue
         chunk = _read(agent)
-        if not chunk or not _write(1, chunk):
+        if not chunk:
             break
         tap(Kind.TO_CLIENT, chunk)
+        if not _write(1, chunk):
+            break
     os.close(agent)
     _detach(1)
 

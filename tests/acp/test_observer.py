@@ -17,7 +17,7 @@ from deploy.acp.lines import LINE_LIMIT, Lines, frames, head_frame
 from deploy.acp.outbox import BATCH_LINES, Outbox
 from deploy.acp.wire import Kind, Record, decode
 from tests.acp.harness import NOWHERE, TEE, Service, running, start
-from tests.acp.test_transparency import through
+from tests.acp.test_transparency import read_line, through
 
 WAIT = 60
 ASK = b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"sessionId":"s"}}'
@@ -34,6 +34,20 @@ def test_frames_in_order_with_cursor_direction_and_end() -> None:
     assert [line["frame"] for line in lines[:-1]] == [json.loads(ASK)] * 4
     assert lines[-1]["frame"] == {"exit": 0, "lost": 0}
     assert all(isinstance(line["t"], int) for line in lines)
+
+
+def test_a_question_is_told_before_its_answer() -> None:
+    count = 2_000
+    with Service() as service:
+        with running(start("echo", url=service.url)) as process:
+            assert process.stdin is not None
+            for _ in range(count):
+                process.stdin.write(ASK + b"\n")
+                assert read_line(process) == ASK + b"\n"
+            process.stdin.close()
+            assert process.wait(WAIT) == 0
+        told = [line["dir"] for line in service.lines]
+    assert told == ["c2a", "a2c"] * count + ["end"]
 
 
 def test_the_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
