@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deploy.setup import blocks, fence, schema
 from deploy.setup.blocks import EVENTS_20, Call, Hook, Registration
-from deploy.setup.document import Document, Entry, decode, parse
+from deploy.setup.document import Document, Entry, decode
 from deploy.setup.errors import SetupError, Unreadable
+from deploy.setup.fence import Stripped
+from deploy.setup.schema import Problem
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,9 @@ def write(
         newline=bare.newline and not refence,
         file=data is None or bare.file,
     )
+    _verify(config, bare, new, wanted, accepted)
     if new == text and data is not None:
         return Edit(data, ("up to date, nothing to do",))
-    _verify(config, bare.text, new, wanted)
     return Edit((config.mark + new).encode("utf-8"), _warnings(config))
 
 
@@ -142,15 +144,11 @@ def remove(data: bytes, name: str) -> Edit:
     if config.shape == "absent":
         return Edit(data, ("no hooks of aep-setup are in it, nothing to do",))
     bare = fence.strip(config.document, config.regions)
-    try:
-        parse(bare.text)
-    except Unreadable as error:
-        raise SetupError(
-            f"{name}: without our hooks this would not be TOML ({error}); correct it by hand"
-        ) from None
+    base = _base(config, bare)
     if bare.file and not bare.text:
         return Edit(None, ("aep-setup had made this file",))
-    return Edit((config.mark + bare.text).encode("utf-8"))
+    notes = tuple(f"but {name}, {problem}" for problem in schema.check(base))
+    return Edit((config.mark + bare.text).encode("utf-8"), notes)
 
 
 def stale(config: Config, wanted: Registration) -> tuple[str, ...]:
@@ -210,11 +208,13 @@ def _keep_bare(config: Config, data: bytes | None, wanted: Registration) -> Edit
     )
 
 
-def _verify(config: Config, without: str, new: str, wanted: Registration) -> None:
+def _verify(
+    config: Config, bare: Stripped, new: str, wanted: Registration, accepted: Collection[str]
+) -> None:
     """Refuse a text that says anything but the old one and our hooks."""
-    base = Document(without)
-    if obstacle := schema.obstacle(base):
-        raise SetupError(f"{config.name}, {obstacle}")
+    base = _base(config, bare)
+    if problem := schema.obstacle(base) or next(iter(schema.check(base, accepted)), None):
+        raise SetupError(f"{config.name}, {_at_home(config, bare, problem)}; then run again")
     try:
         document = Document(new)
     except Unreadable as error:
@@ -238,6 +238,27 @@ def _verify(config: Config, without: str, new: str, wanted: Registration) -> Non
             f"{config.name}: our hooks would change the meaning of other lines; run "
             "`aep-setup write kimi-code --refence`, which puts them at the end"
         )
+
+
+def _base(config: Config, bare: Stripped) -> Document:
+    """The text without us; raises SetupError where it is not TOML."""
+    try:
+        return Document(bare.text)
+    except Unreadable as error:
+        line = _old_line(config, bare, error.line)
+        raise SetupError(f"{config.name}, line {line}: without our hooks {error.what}") from None
+
+
+def _at_home(config: Config, bare: Stripped, problem: Problem) -> Problem:
+    """The problem with the line that it has in the file as it is."""
+    return replace(problem, line=_old_line(config, bare, problem.line))
+
+
+def _old_line(config: Config, bare: Stripped, line: int) -> int:
+    offset = 0
+    for _ in range(line - 1):
+        offset = bare.text.find("\n", offset) + 1
+    return config.document.line_at(bare.origin(offset))
 
 
 def _line_below(config: Config, key: str) -> int:

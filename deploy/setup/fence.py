@@ -36,12 +36,24 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """A text without us. `at` is where the last fence stood, None where there was none."""
+    """A text without us. `at` is where the last fence stood, None where there was none.
+
+    `kept` are the stretches of the old text that it is made of.
+    """
 
     text: str
     at: int | None
     newline: bool
     file: bool
+    kept: tuple[tuple[int, int], ...]
+
+    def origin(self, offset: int) -> int:
+        """Where something of this text stands in the old one."""
+        for start, end in self.kept:
+            if offset < end - start:
+                return start + offset
+            offset -= end - start
+        return self.kept[-1][1]
 
 
 def wrap(body: str, eol: str, *, newline: bool, file: bool) -> str:
@@ -65,27 +77,26 @@ def regions(document: Document, mine: Mine) -> tuple[Region, ...]:
 def strip(document: Document, found: tuple[Region, ...]) -> Stripped:
     """The text without these regions."""
     text = document.text
-    parts: list[str] = []
+    kept: list[tuple[int, int]] = []
     at: int | None = None
     newline = file = False
     done = 0
     tail = _tail(text, found)
     for region in found:
         start, end = _extent(text, region, last=region.start >= tail)
-        start = max(start, done)
-        parts.append(text[done:start])
+        kept.append((done, max(start, done)))
         done = max(end, done)
         if region.shape != "bare":
-            at, newline, file = sum(map(len, parts)), region.newline, region.file
-    parts.append(text[done:])
-    return Stripped("".join(parts), at, newline, file)
+            at, newline, file = sum(b - a for a, b in kept), region.newline, region.file
+    kept.append((done, len(text)))
+    return Stripped("".join(text[a:b] for a, b in kept), at, newline, file, tuple(kept))
 
 
 def insert(text: str, at: int | None, body: str, eol: str, *, newline: bool, file: bool) -> str:
     """Put the fence at an offset, or at the end of the text (None)."""
     at = len(text) if at is None else at
     gap = bool(at) and text[at - 1] != "\n"
-    fence = wrap(body, eol, newline=gap or newline, file=file)
+    fence = wrap(body, eol, newline=gap or (newline and 0 < at < len(text)), file=file)
     return text[:at] + (eol if gap else "") + fence + text[at:]
 
 

@@ -8,7 +8,18 @@ from deploy.setup import blocks, edit, schema
 from deploy.setup.blocks import EVENTS_20, Registration
 from deploy.setup.document import Document, decode
 from deploy.setup.errors import SetupError
-from tests.setup.shapes import FOUND, KEPT, MARKED, NAME, REFUSED, REGISTRATION, Found, Refused, registered
+from tests.setup.shapes import (
+    FOUND,
+    HOOK,
+    KEPT,
+    MARKED,
+    NAME,
+    REFUSED,
+    REGISTRATION,
+    Found,
+    Refused,
+    registered,
+)
 
 ALL = KEPT | MARKED
 NEWER = Registration("/usr/bin/python3", "/srv/aep/kimi_hook.py", "http://[::1]:8398/hook", events=EVENTS_20)
@@ -158,6 +169,32 @@ def test_a_setting_below_the_fence_is_named_with_its_line() -> None:
     data = FOUND["a setting below the fence"].data
     with pytest.raises(SetupError, match=r"line 68: `model` stands below the hooks of aep-setup.*--refence"):
         edit.write(data, NAME, NEWER)
+
+
+def test_a_setting_below_a_fence_that_is_up_to_date_is_named_too() -> None:
+    data = FOUND["a setting below the fence"].data
+    with pytest.raises(SetupError, match=r"line 68: `model` stands below the hooks of aep-setup.*--refence"):
+        edit.write(data, NAME, REGISTRATION)
+
+
+def test_a_setting_below_the_fence_may_join_a_hook_of_the_user_instead() -> None:
+    data = registered(HOOK) + b'model = "x"\n'
+    with pytest.raises(
+        SetupError, match=r"line 70: hooks\[0\] has the key `model`.*above the first \[table\]"
+    ):
+        edit.write(data, NAME, REGISTRATION, refence=True)
+    removed = edit.remove(data, NAME)
+    assert removed.data == HOOK + b'model = "x"\n'
+    assert "line 4: hooks[0] has the key `model`" in removed.notes[0]
+
+
+def test_a_setting_below_the_fence_may_be_there_twice() -> None:
+    data = registered(b"a = 1\n") + b"a = 2\n"
+    for refence in (False, True):
+        with pytest.raises(SetupError, match="line 68: without our hooks this is not TOML"):
+            edit.write(data, NAME, REGISTRATION, refence=refence)
+    with pytest.raises(SetupError, match="line 68: without our hooks this is not TOML"):
+        edit.remove(data, NAME)
 
 
 def test_a_newer_event_of_somebody_else_is_refused_for_an_older_vendor() -> None:

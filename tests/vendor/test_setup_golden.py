@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +34,7 @@ def registrations(kimi: Kimi) -> tuple[Registration, Registration]:
 
 
 class Judge:
-    """`kimi doctor config FILE` over many files, two at a time: what it says about those it refuses."""
+    """`kimi doctor config FILE` over many files: what it says about those it refuses."""
 
     def __init__(self, kimi: Kimi, folder: Path) -> None:
         self._kimi = kimi
@@ -58,7 +59,7 @@ class Judge:
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
     def refused(self) -> dict[str, str]:
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             said = dict(zip(self._files, pool.map(self._ask, self._files.values()), strict=True))
         return {name: text for name, text in said.items() if text}
 
@@ -70,15 +71,17 @@ def written(data: bytes | None, wanted: Registration, *, refence: bool = False) 
 
 
 def test_every_shape_is_accepted_at_every_stage(kimi: Kimi, tmp_path: Path) -> None:
+    """The file as it was is the file after `remove`: one version is asked about those."""
     plain, odd = registrations(kimi)
     judge = Judge(kimi, tmp_path)
     for name, data in KEPT.items():
         first = written(data, plain)
         second = written(first, odd)
-        judge.add(f"{name}: as it was", data)
-        judge.add(f"{name}: written", first)
-        judge.add(f"{name}: refreshed", second)
+        assert written(second, odd) == second
         assert edit.remove(second, NAME).data == data
+        judge.add(f"{name}: written", second)
+        if kimi.v2:
+            judge.add(f"{name}: removed", data)
     assert judge.refused() == {}
 
 
@@ -87,7 +90,6 @@ def test_what_is_found_is_accepted_at_every_stage(kimi: Kimi, tmp_path: Path) ->
     judge = Judge(kimi, tmp_path)
     for name, shape in FOUND.items():
         judge.add(f"{name}: written", written(shape.data, plain, refence=shape.refence))
-        judge.add(f"{name}: removed", shape.without)
         assert edit.remove(shape.data, NAME).data == shape.without
     assert judge.refused() == {}
 
