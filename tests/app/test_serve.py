@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,18 +57,29 @@ def held(url: str) -> list[dict[str, object]]:
     return [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: ")]
 
 
-def test_killed_and_started_again_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[Path]:
+    """A data directory whose server, if one is left, is ended with the test."""
+    directory = tmp_path / "d"
+    yield directory
+    for about in directory.glob("server.json"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(json.loads(about.read_text())["pid"], signal.SIGKILL)
+
+
+def test_killed_and_started_again_nothing_is_lost(private: Path) -> None:
     """The embedded server: kill -9 everything, start again, the replay is there and positions rise."""
-    environment = {"AEP_DATA_DIR": str(tmp_path / "d"), "HOME": str(tmp_path), "AEP_HOOK_TIMEOUT_MS": "9000"}
+    environment = {"AEP_DATA_DIR": str(private), "HOME": str(private), "AEP_HOOK_TIMEOUT_MS": "9000"}
     first = Process(environment)
-    assert any("AEP_REDIS_URL is not set" in line and str(tmp_path) in line for line in first.lines)
-    assert post(first.url, {"hook_event_name": "SessionStart", "session_id": "s1"}) == (b"{}", "yes")
-    before = held(first.url)
-    # The server writes its log once a second.
-    time.sleep(1.5)
-    about = json.loads((tmp_path / "d" / "server.json").read_text())
-    first.kill()
-    subprocess.run(["kill", "-9", str(about["pid"])], check=True)
+    try:
+        assert any("AEP_REDIS_URL is not set" in line and str(private) in line for line in first.lines)
+        assert post(first.url, {"hook_event_name": "SessionStart", "session_id": "s1"}) == (b"{}", "yes")
+        before = held(first.url)
+        # The server writes its log once a second.
+        time.sleep(1.5)
+    finally:
+        first.kill()
+    os.kill(json.loads((private / "server.json").read_text())["pid"], signal.SIGKILL)
     second = Process(environment)
     try:
         assert held(second.url) == before
