@@ -27,7 +27,7 @@ from handlers.lifecycle.reducer import Command, Emitted, Happening, Input, Place
 from handlers.lifecycle.state import SessionState
 from handlers.limit import Limit
 from handlers.mapping.moments import Moment
-from state.errors import Refused, StateError, Unanswered, Unreachable
+from state.errors import NotReplicated, Refused, StateError, Unanswered, Unreachable
 from state.gates import mark, unmark
 from state.keys import SessionKey
 from state.sessions import DAY_MS, Committed, Conflict, Mark, Put, Record, Sessions
@@ -221,6 +221,10 @@ class Engine:
             else:
                 self.breaker.fail(now, "Redis does not answer in time")
             self._lose(key, batch, progress, "timeout")
+        except NotReplicated:
+            # It stands at the primary, which answers well; only its survival is not promised.
+            self.breaker.succeed()
+            self._lose(key, batch, progress, "unreplicated")
         except StateError as error:
             self.breaker.fail(self._clock.steady(), str(error) or type(error).__name__)
             self._lose(key, batch, progress, "error")
