@@ -138,6 +138,8 @@ def _read_own(batch: Batch, line: JSONObject, mode: Mode, posture: Posture, size
         ids = line.get("ids")
         named = ids if isinstance(ids, list) else []
         batch.wanted += [one for one in named if isinstance(one, str) and one][:_MOST_SESSIONS]
+    elif kind == "claim":
+        return
     elif kind == "snapshot" and (resync := _resync(line, mode, posture)) is not None:
         _add(batch, str(line["session_id"]), resync, size)
     else:
@@ -236,10 +238,15 @@ async def _cursors(service: Service, emitter: str, batch: Batch) -> dict[str, Cu
 
 def _cursor(state: bytes) -> Cursor | None:
     try:
-        stands = cursors.latest(SessionState.decode(state), CHANNEL)
+        session = SessionState.decode(state)
     except InvalidState:
         return None
-    return None if stands is None else {"epoch": stands[0], "seq": stands[1]}
+    stands = cursors.latest(session, CHANNEL)
+    if stands is None:
+        return None
+    cursor: Cursor = {"epoch": stands[0], "seq": stands[1]}
+    # A run or a request may have ended with the vendor's process, which then says nothing of it.
+    return cursor | ({"open": True} if session.run is not None or session.requests else {})
 
 
 async def _active(service: Service, emitter: str) -> list[str]:

@@ -88,7 +88,7 @@ def resync(w: Writer, given: Resync) -> JSONObject:
     if not given.primary or hooked(state):
         return {}
     state.bare = given.bare
-    state.web.whole = False
+    state.web.whole = state.web.whole and given.reason is None
     pending = {_request_key(ask) for ask in given.asks}
     for asked in list(state.requests):
         if asked not in pending:
@@ -97,7 +97,7 @@ def resync(w: Writer, given: Resync) -> JSONObject:
         runs.settle(w)
     if given.running and state.run is None:
         runs.began(w, given.turn, made("run.started", bare=given.bare))
-        state.web.run = _open_run(state)
+        state.web.run, state.web.whole = _open_run(state), False
     for ask in given.asks:
         if _request_key(ask) not in state.requests:
             step(w, ask)
