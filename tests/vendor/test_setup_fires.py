@@ -17,6 +17,7 @@ from tests.model_server import ModelServer
 from .install import Install
 from .kimi import Kimi
 from .recorder import Recorder
+from .service import Service
 from .tui import Tui
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,7 @@ class Setup:
         return subprocess.run(
             [self.python, "-m", "deploy.setup.cli", *words],
             cwd=self.root,
-            env={**self.kimi.env(), "PYTHONPATH": sysconfig.get_path("purelib"), "AEP_EMITTER": "here"},
+            env={**self.kimi.env(), "PYTHONPATH": sysconfig.get_path("purelib"), "AEP_EMITTER": "tests"},
             capture_output=True,
             text=True,
             timeout=120,
@@ -150,3 +151,15 @@ def test_the_whole_installation_may_vanish(setup: Setup, recorder: Recorder) -> 
     assert "The command printed mock-ok." in printed.stdout
     assert "hook_result" not in printed.stdout + printed.stderr
     assert recorder.events == []
+
+
+def test_doctor_from_the_program_to_the_service(setup: Setup, service: Service) -> None:
+    setup.done("write", "--url", service.url)
+    printed = setup.kimi.run_print("MOCK:bash_ok")
+    assert printed.session
+    service.wait(printed.session, lambda events: any(e["type"] == "run.finished" for e in events))
+    said = setup.done("doctor")
+    assert "ok    token: none is needed" in said
+    for event in ("session.started", "run.started", "tool.requested", "run.finished"):
+        assert f"ok    last event: {event} at 20" in said
+    assert said.endswith("nothing is wrong\n")
