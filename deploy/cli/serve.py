@@ -18,6 +18,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deploy.relay.link import Link
+    from handlers.service import Service
     from handlers.settings import Settings
 
 GRACE_SECONDS = 3
@@ -103,7 +105,10 @@ def listen(host: str, port: int) -> socket.socket:
 def redis(settings: Settings) -> Iterator[Settings]:
     """The settings with a Redis that is there; what was started here is stopped at the end."""
     if settings.redis_url is not None:
+        from handlers.service import preflight
+
         say("Redis is the one of AEP_REDIS_URL")
+        asyncio.run(preflight(settings))
         yield settings
         return
     from state.embedded import start
@@ -128,6 +133,7 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     app = create_app(settings)
     service = app.state.service
     address = base_url(listener)
+    link = relay_link(service)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -137,9 +143,13 @@ def serve(settings: Settings, listener: socket.socket) -> int:
                     f"ready on {address}"
                     + ("" if service.gate.protected else " (no AEP_TOKEN: this machine only)")
                 )
+                if link is not None:
+                    link.start()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             service.drain()
+            if link is not None:
+                await link.stop()
             # Consumers are told where they stand before the server cuts them off.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TELL_SECONDS):
@@ -179,6 +189,18 @@ def serve(settings: Settings, listener: socket.socket) -> int:
         return 1
     say("stopped")
     return 0
+
+
+def relay_link(service: Service) -> Link | None:
+    """The link to the relay of the settings, not started yet."""
+    from deploy.relay.transport import address_of
+
+    address = address_of(service.settings)
+    if address is None:
+        return None
+    from deploy.relay.link import Link
+
+    return Link(service, address, service.settings.relay_token)
 
 
 def base_url(listener: socket.socket) -> str:
