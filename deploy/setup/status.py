@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from deploy.setup import compare, files
 from deploy.setup import context as contexts
-from deploy.setup import edit, files
 from deploy.setup.context import Context
 from deploy.setup.errors import SetupError
 
@@ -46,7 +46,7 @@ def inspect(context: Context) -> Status:
     wanted = context.wanted(config)
     calls = config.calls if config else {}
     call = next(iter(calls.values()), None)
-    stale = edit.stale(config, wanted) if config and config.own else ()
+    stale = compare.stale(config, wanted) if config and config.own else ()
     state: State = "unreadable" if error else "absent"
     if config and config.regions:
         shape = config.shape

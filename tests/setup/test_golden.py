@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.setup import blocks, edit, schema
+from deploy.setup import blocks, compare, edit, schema
 from deploy.setup.blocks import EVENTS_20, Registration
 from deploy.setup.document import Document, decode
 from deploy.setup.errors import SetupError
@@ -236,7 +236,7 @@ def test_the_difference_shows_no_line_of_the_user() -> None:
     ],
 )
 def test_it_is_told_what_is_out_of_date(name: str, reason: str | None) -> None:
-    reasons = edit.stale(edit.load(FOUND[name].data, NAME), REGISTRATION)
+    reasons = compare.stale(edit.load(FOUND[name].data, NAME), REGISTRATION)
     if reason is None:
         assert reasons == ()
     else:
