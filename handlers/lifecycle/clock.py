@@ -6,11 +6,11 @@ due, whoever brings the news: a tick of the sweeper or the session's next event.
 
 from __future__ import annotations
 
-from handlers.lifecycle import attention, gates, instructions, runs, session
+from handlers.lifecycle import attention, gates, instructions, orders, runs, session
 from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.writer import Writer
 
-_PARTS = (gates, attention, instructions, runs, session)
+_PARTS = (gates, attention, instructions, orders, runs, session)
 
 
 def due(state: SessionState) -> int | None:

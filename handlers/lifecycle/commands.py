@@ -36,6 +36,29 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Decide:
+    """`control.attention.respond` to a request of `kimi web`: `approved` or `rejected`, with words or not."""
+
+    subject: str
+    option: str
+    words: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """`control.attention.respond` where both may be asked: read as one to a held gate, and to `kimi web`."""
+
+    subject: str
+    gate: Answer | Nack
+    web: Decide | Nack
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """`control.cancel` of the run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Instruct:
     """`x.kimi-code.control.instruct`."""
 
@@ -50,7 +73,7 @@ class Command:
 
     id: str
     name: str
-    act: Answer | Instruct | Nack
+    act: Answer | Instruct | Decide | Respond | Cancel | Nack
     by: str | None = None
     level: Capture = Capture.METADATA
 

@@ -7,15 +7,16 @@ conflict threw away can be reduced again, and a test can play any story.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from handlers.aep.levels import JSONObject
 from handlers.aep.ulid import Mint
-from handlers.lifecycle import acp, clock, commands, cursors, gates, hooks, instructions, web
-from handlers.lifecycle.commands import Answer, Command, Instruct
+from handlers.lifecycle import acp, clock, commands, cursors, gates, hooks, instructions, orders, web
+from handlers.lifecycle.commands import Answer, Cancel, Command, Decide, Instruct, Respond
 from handlers.lifecycle.cursors import Placed
 from handlers.lifecycle.gates import Close, Hold
 from handlers.lifecycle.instructions import Deliver, GiveBack
+from handlers.lifecycle.orders import Claim, Done, Fetch
 from handlers.lifecycle.state import SessionState, key
 from handlers.lifecycle.web import Resync
 from handlers.lifecycle.writer import Emitted, Writer
@@ -23,10 +24,13 @@ from handlers.mapping.moments import Moment
 
 __all__ = [
     "UNKNOWN",
+    "Claim",
     "Close",
     "Command",
     "Deliver",
+    "Done",
     "Emitted",
+    "Fetch",
     "GiveBack",
     "Happening",
     "Hold",
@@ -46,7 +50,9 @@ class Tick:
     """Nothing happened but time."""
 
 
-Happening = Moment | Tick | Hold | Close | Command | Deliver | GiveBack | Placed | Resync
+Happening = (
+    Moment | Tick | Hold | Close | Command | Deliver | GiveBack | Placed | Resync | Claim | Fetch | Done
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,10 @@ class Reduction:
     """The state after the inputs, the events in order, and one reply per input.
 
     A reply is what the one who brought the input must know: `queue` for a prompt (the names of waiting
-    instructions), `gate` for a hold, `closed` for a close, `ack` for a command, `repeat` for a moment that
-    was taken before; `{}` where there is nothing to say. It is never what the vendor is told. `acks` are the
-    names of acknowledgements and their events' ids.
+    instructions), `gate` for a hold, `closed` for a close, `ack` for a command, `order` for one that a link
+    carries out, `orders` for the link that fetches them, `repeat` for a moment that was taken before; `{}`
+    where there is nothing to say. It is never what the vendor is told. `acks` are the names of
+    acknowledgements and their events' ids.
     """
 
     state: SessionState
@@ -111,11 +118,30 @@ def _take(w: Writer, given: Happening) -> JSONObject:
         return instructions.deliver(w, given)
     if isinstance(given, GiveBack):
         return instructions.give_back(w, given)
-    if isinstance(given.act, Answer):
-        return gates.answer(w, given, given.act)
-    if isinstance(given.act, Instruct):
+    if isinstance(given, Claim):
+        return orders.claim(w, given)
+    if isinstance(given, Fetch):
+        return orders.fetch(w, given)
+    if isinstance(given, Done):
+        return orders.done(w, given)
+    return _command(w, given)
+
+
+def _command(w: Writer, given: Command) -> JSONObject:
+    act = given.act
+    if isinstance(act, Respond):
+        # Only the state knows what is asked there, and so in which words it is answered.
+        act = act.web if orders.asked(w.state, act.subject) else act.gate
+        given = replace(given, act=act)
+    if isinstance(act, Answer):
+        return gates.answer(w, given, act)
+    if isinstance(act, Decide):
+        return orders.decide(w, given, act)
+    if isinstance(act, Cancel):
+        return orders.cancel(w, given, act)
+    if isinstance(act, Instruct):
         return instructions.instruct(w, given)
-    return commands.reject(w, given, given.act)
+    return commands.reject(w, given, act)
 
 
 def _observe(w: Writer, moment: Moment) -> JSONObject:

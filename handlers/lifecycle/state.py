@@ -40,6 +40,7 @@ TURNS = 8
 PROMPTS = 3
 FORMS = 4
 BEGUN = 48
+ORDERS = 8
 WORD = 128  # bytes of a name that a gate keeps
 COMMAND = 64  # characters of a command's id
 
@@ -86,7 +87,7 @@ class Run(Struct, array_like=True):
     interrupt: Held | None = None
 
 
-class Call(Struct, array_like=True, frozen=True):
+class Call(Struct, array_like=True, frozen=True, gc=False):
     """A tool call without its terminal. `id` is its `tool.requested`; `name` where the wire needs it."""
 
     id: str
@@ -95,7 +96,7 @@ class Call(Struct, array_like=True, frozen=True):
     name: str | None = None
 
 
-class Told(Struct, array_like=True, frozen=True):
+class Told(Struct, array_like=True, frozen=True, gc=False):
     """A call that has its terminal. `owed`: it was denied, and the vendor's own failure is to come."""
 
     run: str | None
@@ -204,6 +205,25 @@ class Form(Struct, array_like=True, frozen=True):
     questions: list[tuple[str, str, list[tuple[str, str]]]]
 
 
+class Order(Struct, array_like=True, frozen=True):
+    """A command that a link is to carry out at the vendor's server.
+
+    `target` is the key of the request that it answers, or the run that it cancels; `phase` is `new`, `handed`
+    to the link, `done` by its word.
+    """
+
+    command: str  # id of the command
+    kind: Literal["respond", "cancel"]
+    target: str
+    option: str
+    words: bool
+    by: str | None
+    level: str  # capture level of what is told about it
+    run: str | None
+    due: int  # Unix ms at which it is acknowledged, or forgotten
+    phase: Literal["new", "handed", "done"] = "new"
+
+
 class Web(Struct, array_like=True):
     """What the `kimi web` channel needs beyond the rest."""
 
@@ -213,9 +233,24 @@ class Web(Struct, array_like=True):
     output: int = 0
     forms: dict[str, Form] = {}  # by the key of the request
     begun: dict[str, str] = {}  # a subagent or task → id of the event that told its beginning
+    link: str | None = None  # the link that has the session at its server
+    asks: dict[str, str] = {}  # id of an `attention.requested` that can be answered here → its key
+    orders: dict[str, Order] = {}  # by the name of the command
+    acked: list[str] = []  # names of the last commands that were orders
 
     def copy(self) -> Web:
-        return Web(self.run, self.whole, self.input, self.output, self.forms.copy(), self.begun.copy())
+        return Web(
+            self.run,
+            self.whole,
+            self.input,
+            self.output,
+            self.forms.copy(),
+            self.begun.copy(),
+            self.link,
+            self.asks.copy(),
+            self.orders.copy(),
+            list(self.acked),
+        )
 
 
 class Open(Struct, array_like=True, frozen=True):
@@ -361,6 +396,7 @@ class SessionState(Struct, array_like=True):
         forget(self.closed, CLOSED)
         forget(self.web.forms, FORMS)
         forget(self.web.begun, BEGUN)
+        forget(self.web.asks, REQUESTS)
         if 360 * len(self.calls) + 110 * len(self.told) + self._waiting_bytes() > _ROOM:
             while (self.calls or self.told) and len(self.encode()) > _ROOM:
                 forget(self.calls or self.told, len(self.calls or self.told) * 7 // 8)
@@ -373,6 +409,7 @@ class SessionState(Struct, array_like=True):
         spawns = len(self.crew.foreground) + len(self.crew.background)
         held = 700 * len(self.gates) + 50 * len(self.closed) + 180 * (len(self.queue) + len(self.given))
         held += 90 * len(self.cursors) + 110 * len(self.web.begun) + KEPT * 2 * len(self.web.forms)
+        held += 120 * len(self.web.asks) + 520 * len(self.web.orders) + 60 * len(self.web.acked)
         if self.acp is not None:
             held += 250 * len(self.acp.turns) + KEPT * 2 * len(self.acp.prompts)
         return 1_000 + 310 * len(self.requests) + 4 * KEPT * waiting + 180 * spawns + held

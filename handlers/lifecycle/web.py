@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue, Severity
-from handlers.lifecycle import attention, runs, tools
+from handlers.lifecycle import attention, orders, runs, tools
 from handlers.lifecycle.state import (
     WORD,
     Form,
@@ -149,7 +149,11 @@ def _turn_ended(w: Writer, moment: Moment) -> None:
             "gen_ai.usage.output_tokens": web.output,
         }
         terminal = with_data(terminal, **usage)
-    runs.over(w, turn_of(moment.facts.get("turn_id")), terminal, moment.fallback)
+    order = None
+    if terminal.type == "run.cancelled" and w.state.run is not None:
+        order = orders.outcome(w.state, "cancel", w.state.run.id)
+    cause = None if order is None else order.command
+    runs.over(w, turn_of(moment.facts.get("turn_id")), terminal, moment.fallback, cause=cause)
 
 
 def _call_key(moment: Moment) -> str | None:
@@ -205,8 +209,12 @@ def _asked(w: Writer, moment: Moment) -> None:
         main=_agent(moment) == MAIN_AGENT,
         turn=turn_of(moment.facts.get("turn_id")),
     )
+    if asked is None or asked not in w.state.requests:
+        return
+    if moment.facts.get("answerable") is True:
+        orders.answerable(w, asked)
     form = _form(moment.facts.get("questions"))
-    if asked is not None and asked in w.state.requests and form is not None:
+    if form is not None:
         w.state.web.forms[asked] = form
 
 
@@ -215,7 +223,17 @@ def _closed(w: Writer, moment: Moment) -> None:
     form = None if asked is None else w.state.web.forms.pop(asked, None)
     if verdict.type == "attention.answered" and form is not None:
         verdict = _by_ids(verdict, form, moment.facts.get("answers"))
-    attention.closed(w, asked, verdict, moment.fallback)
+    request = None if asked is None else w.state.requests.get(asked)
+    if asked is None or request is None:
+        w.remark(moment.fallback)
+        return
+    said = moment.facts.get("decision")
+    option = said if isinstance(said, str) else ""
+    order = orders.outcome(w.state, "respond", asked, option)
+    if order is not None:
+        verdict = orders.credited(verdict, order)
+    attention.closed(w, asked, verdict, moment.fallback, cause=None if order is None else order.command)
+    orders.closed(w.state, request.id, option or "dismissed")
 
 
 def _form(questions: JSONValue) -> Form | None:
