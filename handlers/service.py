@@ -28,10 +28,12 @@ from handlers.steering import Steering
 from handlers.sweeper import Sweeper
 from state.claims import Claims
 from state.connection import Client, Limits, connect
-from state.errors import LayoutMismatch, StateError
+from state.errors import LayoutMismatch, StateError, UnsafeServer
+from state.errors import Refused as RedisRefused
 from state.feed import FeedEntry, FeedReader, Gap
 from state.foreign import Foreign
 from state.gates import Gates
+from state.inspection import demand_safe
 from state.keys import Keys
 from state.leases import Leases
 from state.replay import Replay
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _PING_SECONDS = 0.5
 _LAYOUT_SECONDS = 1.0
+_EXAMINE_SECONDS = 2.0
 _FLIGHT_SECONDS = 1.0
 
 
@@ -119,12 +122,24 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._started_ms = self.clock.now_ms()
         self._mismatch: str | None = None
+        self._unsafe = False
+        self._examined = False
 
     async def start(self) -> None:
-        """Begin the background work: the layout check, the feed reader, the sweeper."""
+        """Begin the background work: the check of the server, the feed reader, the sweeper.
+
+        Raises SettingsError for a server that throws state away. One that is away is no reason not to start;
+        it is looked at when it comes, and then health says what is wrong with it.
+        """
+        # The first hook must not wait for the connection.
+        if await self.ping():
+            with contextlib.suppress(StateError, TimeoutError):
+                async with asyncio.timeout(_EXAMINE_SECONDS):
+                    await self._examine()
+        if self._unsafe:
+            await self.client.close()
+            raise SettingsError("AEP_REDIS_URL", str(self._mismatch))
         self.reader.start()
-        # The first hook must not wait for the connection; a Redis that is away is no reason not to start.
-        await self.ping()
         for work in (self._prepare(), self._follow(), self.sweeper.run(), self.claims.run()):
             self._begin(work)
         if self.settings.control:
@@ -187,16 +202,27 @@ class Service:
         self._tasks.append(asyncio.create_task(work))
 
     async def _prepare(self) -> None:
-        """Compare the layout in Redis with ours, as soon as Redis is there."""
-        while True:
+        """Look at the server as soon as it is there."""
+        while not self._examined:
             with contextlib.suppress(StateError):
-                try:
-                    await self.sessions.prepare()
-                except LayoutMismatch as error:
-                    self._mismatch = str(error)
-                    log.error("%s", error)
+                await self._examine()
                 return
             await asyncio.sleep(_LAYOUT_SECONDS)
+
+    async def _examine(self) -> None:
+        """Compare the layout in Redis with ours, and ask whether it keeps what it is given.
+
+        Raises StateError while it does not answer.
+        """
+        try:
+            for warning in await trusted(self.client):
+                log.warning("Redis: %s", warning)
+            await self.sessions.prepare()
+        except (LayoutMismatch, UnsafeServer) as error:
+            self._mismatch = str(error)
+            self._unsafe = isinstance(error, UnsafeServer)
+            log.error("%s", error)
+        self._examined = True
 
     async def _follow(self) -> None:
         await self.reader.ready()
@@ -230,9 +256,40 @@ def client(settings: Settings) -> Client:
     """A client of the configured Redis. Raises `SettingsError` for a URL that is none."""
     seconds = settings.hook_timeout_ms / 1000
     try:
-        return connect(settings.redis_url or "", Limits(write=seconds, connect=seconds))
+        # A confirmation that takes most of a hook's time would leave none for the commit itself.
+        limits = Limits(
+            write=seconds, connect=seconds, wait_replicas=settings.redis_wait, wait=min(0.1, seconds * 0.4)
+        )
+        return connect(settings.redis_url or "", limits)
     except ValueError as error:
         raise SettingsError("AEP_REDIS_URL", str(error)) from None
+
+
+async def trusted(client: Client) -> list[str]:
+    """What is worth a warning about the server. One that tells nothing of itself is not questioned.
+
+    Raises StateError while it does not answer, UnsafeServer for one that must not be used.
+    """
+    if client.imitation:
+        return []
+    try:
+        return await demand_safe(client)
+    except RedisRefused:
+        return []
+
+
+async def preflight(settings: Settings) -> None:
+    """Raise SettingsError for a Redis that answers, and that throws state away or is too old."""
+    probe = client(settings)
+    try:
+        async with asyncio.timeout(_EXAMINE_SECONDS):
+            await trusted(probe)
+    except UnsafeServer as error:
+        raise SettingsError("AEP_REDIS_URL", str(error)) from None
+    except (StateError, TimeoutError):
+        pass
+    finally:
+        await probe.close()
 
 
 def posture(settings: Settings) -> Posture:

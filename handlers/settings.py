@@ -61,6 +61,8 @@ class Settings:
     relay_token: str | None = field(default=None, repr=False)
     redis_url: str | None = field(default=None, repr=False)
     redis_prefix: str = "aep"
+    redis_wait: int = 0
+    """How many replicas of Redis must confirm a commit before it counts as stored."""
     shards: int = 1
     data_dir: str | None = None
 
@@ -99,6 +101,7 @@ class Settings:
             relay_token=reader.token("AEP_RELAY_TOKEN"),
             redis_url=reader.redis("AEP_REDIS_URL"),
             redis_prefix=reader.name("AEP_REDIS_PREFIX", "aep"),
+            redis_wait=reader.integer("AEP_REDIS_WAIT", 0, 0, 16),
             shards=reader.integer("AEP_SHARDS", 1, 1, 1_024),
             data_dir=reader.text("AEP_DATA_DIR"),
         )

@@ -53,6 +53,9 @@ class Limits:
 class Client(ABC):
     """What the rest of this package needs of Redis: calls, scripts, and a connection that may block."""
 
+    imitation = False
+    """Whether this is no server at all, but one that is played inside this process."""
+
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
 
@@ -112,7 +115,9 @@ class Client(ABC):
         wait = ("WAIT", self.limits.wait_replicas, max(1, int(self.limits.wait * 1000)))
         reply, replicas = await self.pair(key, command, wait)
         if replicas < self.limits.wait_replicas:
-            raise NotReplicated(f"{replicas} of {self.limits.wait_replicas} replicas confirmed the write")
+            raise NotReplicated(
+                f"{replicas} of {self.limits.wait_replicas} replicas confirmed the write", reply
+            )
         return reply
 
 

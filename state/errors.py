@@ -23,7 +23,14 @@ class Refused(StateError):
 
 
 class NotReplicated(StateError):
-    """The write stands at the primary, but fewer replicas than asked for have confirmed it."""
+    """The write stands at the primary, but fewer replicas than asked for have confirmed it.
+
+    `reply` is what the primary answered.
+    """
+
+    def __init__(self, message: str, reply: object = None) -> None:
+        super().__init__(message)
+        self.reply = reply
 
 
 class LayoutMismatch(StateError):

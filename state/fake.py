@@ -18,6 +18,8 @@ _servers: dict[str, Any] = {}
 class Fake(Client):
     """A client of the in-process imitation. Clients of one URL share its data."""
 
+    imitation = True
+
     def __init__(self, url: str, limits: Limits) -> None:
         super().__init__(limits)
         import fakeredis

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from state.connection import Client
-from state.errors import LayoutMismatch
+from state.errors import LayoutMismatch, NotReplicated
 from state.keys import LAYOUT, Keys, SessionKey
 from state.link import Argument
 from state.lua import Script
@@ -216,7 +216,13 @@ class Sessions:
                 arguments += [_text(put.name), put.value or b"", put.keep_ms, 3 if put.value is None else 2]
         for position, body in events:
             arguments += [position, body]
-        reply = await self.client.script(_COMMIT, names, arguments, durable=True)
+        try:
+            reply = await self.client.script(_COMMIT, names, arguments, durable=True)
+        except NotReplicated as error:
+            reply = error.reply
+            # A conflict wrote nothing, so there is nothing that replicas could confirm.
+            if not isinstance(reply, list) or reply[0] == 1:
+                raise
         if reply[0] == 1:
             return Committed(commit_id, again=reply[1] == 1)
         taken = {reply[i].decode("utf-8", "surrogatepass"): reply[i + 1] for i in range(5, len(reply), 2)}
