@@ -115,10 +115,19 @@ class LazyApp:
         self._serverless = serverless
         self._app: Starlette | None = None
 
+    @property
+    def service(self) -> Service:
+        """The service behind it, made where there is none yet. Raises `SettingsError`."""
+        service: Service = self._made().state.service
+        return service
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._made()(scope, receive, send)
+
+    def _made(self) -> Starlette:
         if self._app is None:
             self._app = create_app(Settings.from_env(), serverless=self._serverless)
-        await self._app(scope, receive, send)
+        return self._app
 
 
 app = LazyApp()

@@ -7,14 +7,15 @@ import base64
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from mangum import Mangum
 
 from handlers.app import LazyApp
+from handlers.aws import entry
 from tests.app.processes import ROOT
 from tests.app.replica import fresh_prefix
 from tests.servers import AnyServer
@@ -75,10 +76,10 @@ def call(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     with ThreadPoolExecutor(1) as container:
         loop = container.submit(asyncio.new_event_loop).result()
         container.submit(asyncio.set_event_loop, loop).result()
-        mangum = container.submit(Mangum, lazy, lifespan="off").result()
+        invoke = container.submit(entry, lazy).result()
 
         def call(event: dict[str, Any]) -> dict[str, Any]:
-            return container.submit(mangum, event, None).result(60)  # type: ignore[arg-type]
+            return container.submit(invoke, event, None).result(60)
 
         yield call
         assert lazy._app is not None
@@ -104,6 +105,29 @@ def test_what_does_not_work_there_is_refused_plainly(call: Call) -> None:
     answer = call(v2("GET", "/stream", None))
     assert answer["statusCode"] == 501
     assert "live=0" in json.loads(answer["body"])["detail"]
+
+
+def test_the_schedule_ticks_what_is_due(call: Call) -> None:
+    def hook(event: str, **more: object) -> None:
+        payload = {"hook_event_name": event, "session_id": "s1", **more}
+        assert call(v2("POST", "/hook", json.dumps(payload)))["statusCode"] == 200
+
+    def types() -> list[str]:
+        body = call(v2("GET", "/stream", None, live="0", **{"from": "all"}))["body"]
+        return [line.removeprefix("event: ") for line in body.splitlines() if line.startswith("event: ")]
+
+    schedule = {"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
+    assert call(schedule) == {"ticked": 0}
+    asked = {"tool_name": "Bash", "tool_call_id": "c1", "tool_input": {"command": "ls"}}
+    hook("UserPromptSubmit", prompt="go")
+    hook("PreToolUse", **asked)
+    hook("PermissionRequest", **asked, turn_id=0, action="run", display="ls?")
+    hook("Stop", stop_hook_active=False)
+    assert types()[-1] == "run.finished"
+    # A request whose answer the vendor never sent is given up two seconds after the run's end.
+    time.sleep(2.1)
+    assert call(schedule) == {"ticked": 1}
+    assert types()[-1] == "attention.resolved"
 
 
 def test_health_and_refusals(call: Call) -> None:
