@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -51,6 +51,49 @@ async def _connected(app: Starlette) -> AsyncIterator[None]:
     app.state.redis, app.state.sha = redis, await redis.script_load(_SCRIPT)
     yield
     await redis.aclose()
+
+
+class _Holds:
+    """The least that holds requests: one subscription for the process, a future each, the answer in Redis."""
+
+    def __init__(self) -> None:
+        self.futures: dict[str, asyncio.Future[None]] = {}
+
+    @asynccontextmanager
+    async def running(self, _: Starlette) -> AsyncIterator[None]:
+        pool = BlockingConnectionPool.from_url(os.environ["BENCH_REDIS_URL"], max_connections=16)
+        self.redis = Redis(connection_pool=pool)
+        listener = self.redis.pubsub()
+        await listener.subscribe("floor:wake")
+        task = asyncio.create_task(self._listen(listener))
+        yield
+        task.cancel()
+        await listener.aclose()  # type: ignore[no-untyped-call]
+        await self.redis.aclose()
+
+    async def _listen(self, listener: Any) -> None:
+        while True:
+            message = await listener.get_message(ignore_subscribe_messages=True, timeout=60)
+            if message is not None:
+                future = self.futures.get(message["data"].decode())
+                if future is not None and not future.done():
+                    future.set_result(None)
+
+    async def hook(self, request: Request) -> Response:
+        session = orjson.loads(await request.body())["session_id"]
+        future = self.futures[session] = asyncio.get_running_loop().create_future()
+        answer = await self.redis.getdel(f"floor:answer:{session}")
+        if answer is None:
+            await future
+            answer = await self.redis.getdel(f"floor:answer:{session}")
+        del self.futures[session]
+        return Response(answer, media_type="application/json")
+
+    async def wake(self, request: Request) -> Response:
+        session = request.query_params["session"]
+        await self.redis.set(f"floor:answer:{session}", b'{"hookSpecificOutput":{}}')
+        await self.redis.publish("floor:wake", session)
+        return Response(b"{}", media_type="application/json")
 
 
 class _Fan:
@@ -96,4 +139,12 @@ script = Starlette(routes=[Route("/hook", _script, methods=["POST"])], lifespan=
 # Events to many consumers out of memory, without Redis.
 fan = Starlette(
     routes=[Route("/hook", _fan.hook, methods=["POST"]), Route("/stream", _fan.stream, methods=["GET"])]
+)
+
+_holds = _Holds()
+
+# Requests that wait for an answer: a shared subscription and futures.
+hold = Starlette(
+    routes=[Route("/hook", _holds.hook, methods=["POST"]), Route("/wake", _holds.wake, methods=["POST"])],
+    lifespan=_holds.running,
 )

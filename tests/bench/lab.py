@@ -152,12 +152,14 @@ class Lab:
             raise Missing(f"{problem}: {log.read_text()[-300:].strip()}") from None
         return server
 
-    def service(self, name: str, redis: Server, *, core: int = 0, **settings: str) -> Server:
+    def service(
+        self, name: str, redis: Server, *, core: int = 0, settings: Mapping[str, str] | None = None
+    ) -> Server:
         """The product, with a token, on this Redis; raises Missing while it does not answer."""
         environment = {"AEP_REDIS_URL": redis.url, "AEP_TOKEN": TOKEN, "AEP_EMITTER": "bench"}
         # A busy machine must not void a section; losses are the business of other tests.
         environment["AEP_HOOK_TIMEOUT_MS"] = "10000"
-        server = self.app(name, "handlers.app:app", environment | settings, core)
+        server = self.app(name, "handlers.app:app", environment | dict(settings or {}), core)
         ready = "an error"
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:

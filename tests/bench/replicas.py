@@ -19,7 +19,7 @@ def run(lab: Lab) -> list[Figure]:
         name = f"{replicas} replica{'s' * (replicas > 1)}, {shards} shard{'s' * (shards > 1)}"
         settings = {"AEP_SHARDS": str(shards), "AEP_REDIS_PREFIX": f"r{replicas}s{shards}"}
         layouts[name] = [
-            lab.service(f"r{replicas}s{shards}n{number}", redis, core=number * 2, **settings)
+            lab.service(f"r{replicas}s{shards}n{number}", redis, core=number * 2, settings=settings)
             for number in range(replicas)
         ]
     series = {name: Series() for name in layouts}
