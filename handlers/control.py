@@ -18,7 +18,8 @@ from handlers.engine import Engine, ack_name
 from handlers.errors import FrameRefused
 from handlers.holding import words_name
 from handlers.ingest import Posted
-from handlers.lifecycle.commands import Answer, Command, Instruct, Nack
+from handlers.lifecycle import orders
+from handlers.lifecycle.commands import Answer, Cancel, Command, Decide, Instruct, Nack, Respond
 from handlers.lifecycle.gates import DENY, OPTIONS
 from handlers.lifecycle.instructions import EXPIRY_MS, TEXT_LIMIT
 from handlers.lifecycle.reducer import UNKNOWN
@@ -39,6 +40,9 @@ CANCEL = "control.cancel"
 ACK_WINDOW_MS = 10_000
 _DECIDE_SECONDS = 4.0
 _BY = 64
+_ORDERED = (Respond, Decide, Cancel)
+
+Act = Answer | Instruct | Decide | Respond | Cancel | Nack
 _WORDS_MS = 60_000
 
 _UNSUPPORTED = {
@@ -110,6 +114,8 @@ class Control:
 
     async def _decide(self, principal: Principal, key: SessionKey, command: Posted, name: str) -> None:
         act, words = self._read(principal, command)
+        if isinstance(act, _ORDERED) and await self._recorded(key, name):
+            return
         puts: tuple[Put, ...] = ()
         if words is not None:
             keep_ms = EXPIRY_MS if isinstance(act, Instruct) else self._settings.attention_timeout_ms
@@ -143,6 +149,18 @@ class Control:
             # It may stand: silence makes the sender try again, and then the record tells.
             self._counters.add("commands.unknown")
 
+    async def _recorded(self, key: SessionKey, name: str) -> bool:
+        """Acknowledge again what was acknowledged after it had been carried out elsewhere."""
+        try:
+            recorded = await self._sessions.get(key, ack_name(name))
+        except StateError:
+            # The commit that follows will say so.
+            return False
+        if recorded is None:
+            return False
+        await self._again(key, recorded)
+        return True
+
     async def _again(self, key: SessionKey, recorded: bytes) -> None:
         self._counters.add("commands.repeated")
         try:
@@ -150,7 +168,7 @@ class Control:
         except StateError as error:
             log.debug("an acknowledgement could not be repeated: %s", error)
 
-    def _read(self, principal: Principal, command: Posted) -> tuple[Answer | Instruct | Nack, str | None]:
+    def _read(self, principal: Principal, command: Posted) -> tuple[Act, str | None]:
         """What a command asks for, and the words that go with it."""
         kind = str(command.event["type"])
         if kind not in self._accepts:
@@ -163,15 +181,23 @@ class Control:
         data = table(command.event.get("data"))
         if kind == INSTRUCT:
             return _instruction(data)
+        if kind == CANCEL:
+            return read_cancel(data), None
         subject = command.event.get("subject")
         if not isinstance(subject, str) or not subject:
             return Nack("invalid", "no-subject", "subject must be the id of the attention.requested"), None
-        return read_answer(subject, data.get("answer"))
+        gate, said = read_answer(subject, data.get("answer"))
+        if not self._settings.answers_web:
+            return gate, said
+        web, told = read_decision(subject, data.get("answer"))
+        return Respond(subject, gate, web), said or told
 
 
 def accepts(settings: Settings) -> tuple[str, ...]:
     """The commands that our sessions take under these settings."""
-    return ((RESPOND,) if settings.control else ()) + ((INSTRUCT,) if settings.instruct else ())
+    respond = (RESPOND,) if settings.control or settings.answers_web else ()
+    cancel = (CANCEL,) if settings.answers_web else ()
+    return respond + cancel + ((INSTRUCT,) if settings.instruct else ())
 
 
 def right(kind: str) -> Right:
@@ -218,6 +244,48 @@ def read_answer(subject: str, answer: JSONValue) -> tuple[Answer | Nack, str | N
     if option == DENY and words and words.lower() not in OPTIONS:
         return Answer(subject, DENY, words=True), words
     return Answer(subject, option), None
+
+
+_APPROVE = {orders.APPROVED: orders.APPROVED, "approve": orders.APPROVED}
+_REJECT = {orders.REJECTED: orders.REJECTED, "reject": orders.REJECTED}
+
+
+def read_decision(subject: str, answer: JSONValue) -> tuple[Decide | Nack, str | None]:
+    """An answer to an approval of `kimi web` (AEP-0008 §1): approved only by its own word.
+
+    Text that is an option's id or label is that option; any other text rejects, and is the feedback.
+    """
+    given = table(answer)
+    option, text = given.get("option"), given.get("text")
+    if "values" in given:
+        return Nack("invalid", "no-form", "this request has options, not fields"), None
+    if not isinstance(option, str | None) or not isinstance(text, str | None):
+        return Nack("invalid", "bad-answer", "option and text are strings"), None
+    words = (text or "").strip()
+    if len(words) > TEXT_LIMIT:
+        return Nack("invalid", "too-long", f"a text has at most {TEXT_LIMIT} characters"), None
+    named = (_APPROVE | _REJECT).get(words.lower())
+    if option is None:
+        if not words:
+            return Nack("invalid", "empty", "an answer needs an option or a text"), None
+        if named is not None:
+            return Decide(subject, named), None
+        return Decide(subject, orders.REJECTED, words=True), words
+    if option not in orders.OPTIONS:
+        return Nack("invalid", "unknown-option", f"the options are {' and '.join(orders.OPTIONS)}"), None
+    if option == orders.REJECTED and words and named is None:
+        return Decide(subject, orders.REJECTED, words=True), words
+    return Decide(subject, option), None
+
+
+def read_cancel(data: JSONObject) -> Cancel | Nack:
+    """What a `control.cancel` asks for."""
+    scope = data.get("scope")
+    if scope == "run":
+        return Cancel()
+    if scope == "session":
+        return Nack("refused", "no-session-end", "a session of kimi has no end that could be commanded")
+    return Nack("invalid", "bad-scope", "scope is run or session")
 
 
 def _instruction(data: JSONObject) -> tuple[Instruct | Nack, str | None]:

@@ -40,6 +40,8 @@ ACK_KEEP_MS = DAY_MS
 """How long a command is known by its `(source, id)`, and its acknowledgement kept."""
 GATES_MOVED = b"gates"
 """The hint that travels the feed when a gate was decided or closed."""
+ORDERED = b"orders"
+"""The hint that travels the feed when a link has something to do."""
 
 _BATCH = 128
 _GUESSES = 4_096
@@ -280,6 +282,8 @@ class Engine:
             if reduction.state.gates or (before is not None and before.gates):
                 marks, notice = _marks(key, before, reduction.state)
                 puts += marks
+            if any("order" in reply for reply in reduction.replies):
+                notice = ORDERED
             result = await self._send(
                 key,
                 progress,

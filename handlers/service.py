@@ -26,6 +26,7 @@ from handlers.replaying import Replayer
 from handlers.settings import Settings
 from handlers.steering import Steering
 from handlers.sweeper import Sweeper
+from handlers.web_orders import WebOrders
 from state.claims import Claims
 from state.connection import Client, Limits, connect
 from state.errors import LayoutMismatch, StateError, UnsafeServer
@@ -56,12 +57,11 @@ class Service:
             raise SettingsError(
                 "AEP_REDIS_URL", "not set; only 'aep-kimi serve' runs without it, with a server of its own"
             )
-        controlled = settings.control or settings.instruct
+        controlled = settings.controls
         self.gate = Gatekeeper(settings)
-        if controlled and not self.gate.answerable:
-            name = "AEP_KIMI_CONTROL" if settings.control else "AEP_INSTRUCT"
+        if controlled is not None and not self.gate.answerable:
             raise SettingsError(
-                name, "needs AEP_TOKEN or AEP_TOKENS_FILE: only an authenticated connection may control"
+                controlled, "needs AEP_TOKEN or AEP_TOKENS_FILE: only an authenticated connection may control"
             )
         if settings.control and settings.capture_attention is Capture.NONE:
             raise SettingsError(
@@ -98,8 +98,11 @@ class Service:
             limit=settings.max_held,
         )
         self.steering = Steering(self.sessions, self.engine, clock=self.clock, counters=self.counters)
+        self.web_orders = WebOrders(
+            self.sessions, self.engine, self.keys, clock=self.clock, counters=self.counters
+        )
         self.own_commands: OwnCommands = NoCommands()
-        if controlled:
+        if controlled is not None:
             self.own_commands = Control(
                 settings,
                 self.engine,
@@ -151,6 +154,7 @@ class Service:
             self.draining = True
             self.hub.drain()
             self.holding.drain()
+            self.web_orders.drain()
 
     async def stop(self) -> None:
         """End the background work and the connections, once what is in flight has landed."""
@@ -241,11 +245,13 @@ class Service:
                     self.claims.deliver(target, entry.key.session, body)
             elif entry.kind == "notice":
                 self.holding.wake(entry.key)
+                self.web_orders.wake(entry.key)
 
     def _gap(self, gap: Gap) -> None:
         log.warning("feed %d: %d commits were not seen%s", gap.shard, gap.missed, _restarted(gap))
         self.hub.gap(gap.missed)
         self.holding.look_soon()
+        self.web_orders.look_soon()
 
 
 def _restarted(gap: Gap) -> str:

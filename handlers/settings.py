@@ -66,6 +66,20 @@ class Settings:
     shards: int = 1
     data_dir: str | None = None
 
+    @property
+    def answers_web(self) -> bool:
+        """Whether approvals of `kimi web` are answered: only where its frames carry the whole story."""
+        return self.web_control and self.web_mode == "primary"
+
+    @property
+    def controls(self) -> str | None:
+        """The variable that lets something be commanded; None where nothing can be."""
+        if self.control:
+            return "AEP_KIMI_CONTROL"
+        if self.instruct:
+            return "AEP_INSTRUCT"
+        return "AEP_KIMI_WEB_CONTROL" if self.answers_web else None
+
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
         """Read `env` (the process environment by default)."""

@@ -73,7 +73,7 @@ def with_control_token(settings: Settings) -> Settings:
 
     Raises SettingsError where none can be made: a request that nobody could answer must not exist.
     """
-    if not (settings.control or settings.instruct) or settings.token or settings.tokens_file:
+    if settings.controls is None or settings.token or settings.tokens_file:
         return settings
     from deploy.cli import secret
     from handlers.errors import SettingsError
@@ -82,8 +82,7 @@ def with_control_token(settings: Settings) -> Settings:
     try:
         token = secret.make(where)
     except secret.SecretError as error:
-        name = "AEP_KIMI_CONTROL" if settings.control else "AEP_INSTRUCT"
-        raise SettingsError(name, f"needs a token, and {error}; set AEP_TOKEN") from None
+        raise SettingsError(settings.controls, f"needs a token, and {error}; set AEP_TOKEN") from None
     say(f"control is on and AEP_TOKEN is not set: the command line reads its token from {where}")
     return dataclasses.replace(settings, control_token=token)
 

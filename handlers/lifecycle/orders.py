@@ -69,12 +69,6 @@ def answerable(w: Writer, key: str) -> None:
     state.web.asks[state.requests[key].id] = key
 
 
-def asked(state: SessionState, subject: str) -> bool:
-    """Whether a request is, or was just now, one that a link could answer."""
-    _sweep(state)
-    return subject in state.web.asks
-
-
 def decide(w: Writer, command: Command, act: Decide) -> JSONObject:
     """Order an answer to an open request: the first wins, as far as we know."""
     state = w.state

@@ -131,7 +131,8 @@ def _command(w: Writer, given: Command) -> JSONObject:
     act = given.act
     if isinstance(act, Respond):
         # Only the state knows what is asked there, and so in which words it is answered.
-        act = act.web if orders.asked(w.state, act.subject) else act.gate
+        held = any(gate.id == act.subject for gate in w.state.gates.values())
+        act = act.gate if held else act.web
         given = replace(given, act=act)
     if isinstance(act, Answer):
         return gates.answer(w, given, act)

@@ -6,14 +6,19 @@ no way to answer, AEP-0008). The subject is the vendor's approval or question id
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue
 from handlers.mapping.fields import Shape, name, table, text, token
-from handlers.mapping.moments import Draft
+from handlers.mapping.moments import Draft, Moment
 
 if TYPE_CHECKING:
     from handlers.aep.capture import Posture
+
+_OFFERED = (("approved", "Approve"), ("rejected", "Reject"))
+_PLAIN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def approval_requested(p: JSONObject, posture: Posture) -> Draft | None:
@@ -25,6 +30,25 @@ def approval_requested(p: JSONObject, posture: Posture) -> Draft | None:
     if prompt is None:
         prompt = f"kimi-code requests permission: {name(p.get('tool_name')) or name(subject)}"
     return shape.put(kind="permission", prompt=prompt).draft(subject)
+
+
+def offered(moment: Moment) -> Moment:
+    """The same approval with a way to answer it, for a channel that can carry the answer to the vendor.
+
+    Unchanged where it is no approval, or where its id could not be named to the vendor again.
+    """
+    draft, request = moment.drafts[0] if moment.drafts else moment.fallback, moment.facts.get("request_id")
+    if draft.type != "attention.requested" or draft.data.get("kind") != "permission":
+        return moment
+    if not isinstance(request, str) or not _PLAIN.fullmatch(request):
+        return moment
+    worded = draft.capture.allows(Capture.REDACTED)
+    options: list[JSONValue] = [
+        {"id": option, "label": label if worded else option} for option, label in _OFFERED
+    ]
+    data: JSONObject = {**draft.data, "options": options, "respond_via": ["control", "oob"]}
+    told = Draft(draft.type, data, draft.subject, draft.capture, draft.severity)
+    return replace(moment, drafts=(told,), facts={**moment.facts, "answerable": True})
 
 
 def approval_resolved(p: JSONObject, posture: Posture) -> Draft | None:

@@ -126,6 +126,7 @@ async def test_garbage_stops_nothing(replica: Replica) -> None:
     [
         ("mode=both", HEADERS, 400),
         ("wait_ms=soon", HEADERS, 400),
+        ("link=no-such-name", HEADERS, 400),
         ("", {"Content-Type": "application/json"}, 415),
         ("", {**HEADERS, "Origin": "http://elsewhere.example"}, 403),
     ],
@@ -175,14 +176,14 @@ async def test_the_same_frames_through_two_replicas_at_once(redis_server: AnySer
 
 
 async def test_a_poll_is_held_back_and_let_go(replica: Replica) -> None:
-    waiting = asyncio.create_task(post(replica, [], wait_ms=20_000))
+    waiting = asyncio.create_task(post(replica, [], wait_ms=20_000, link="abc"))
     await asyncio.sleep(0.2)
     assert not waiting.done()
     replica.service.drain()
     async with asyncio.timeout(10):
         await waiting
     async with asyncio.timeout(10):
-        await post(replica, [], wait_ms=100)
+        await post(replica, [], wait_ms=100, link="abc")
 
 
 async def test_hooks_and_companion_share_one_session(replica: Replica) -> None:
