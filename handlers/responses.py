@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from handlers.errors import Refused
 
+STORED = {"AEP-Stored": "yes"}
+
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer that no cache keeps."""
@@ -23,6 +25,8 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
 def refusal(error: Refused) -> Response:
     """`{"error": code, "detail": sentence}` with the refusal's status."""
     headers = {"WWW-Authenticate": 'Bearer realm="aep-kimi"'} if error.status == 401 else {}
+    if "stored" in error.more:
+        headers["AEP-Stored"] = str(error.more["stored"])
     if error.status in {408, 413}:
         # The rest of the body is still on its way; only closing the connection stops it.
         headers["Connection"] = "close"
