@@ -35,3 +35,8 @@ bench: setup ## measure it against floors of the same run; prints a table, write
 
 clean: ## remove what setup and the tests made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# What `sam build` calls for the function of deploy/lambda/template.yaml.
+.PHONY: build-Service
+build-Service:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target '$(ARTIFACTS_DIR)' .
