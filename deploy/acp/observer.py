@@ -11,14 +11,15 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import BinaryIO
 
 from deploy.acp.delivery import Delivery
 from deploy.acp.lines import Lines, frames, head_frame
 from deploy.acp.outbox import Outbox
-from deploy.acp.wire import Kind, Record, decode
+from deploy.acp.wire import Kind, Record, Records
 
 GOODBYE_S = 0.9
+_GATHER_S = 0.005
+_CHUNK = 256 * 1024
 _DIRECTIONS = {Kind.TO_AGENT: "c2a", Kind.TO_CLIENT: "a2c"}
 
 
@@ -76,14 +77,21 @@ def read_token(path: str | None) -> str | None:
         return None
 
 
-def observe(copies: BinaryIO, delivery: Delivery) -> None:
-    """Until the copies end, and then for at most `GOODBYE_S` seconds."""
+def observe(copies: int, delivery: Delivery) -> None:
+    """Until the copies end, and then for at most `GOODBYE_S` seconds. `copies` is a file descriptor.
+
+    Between two reads more may gather: one waking for many lines leaves the processors to the session.
+    """
     outbox = Outbox()
     poster = threading.Thread(target=delivery.run, args=(outbox, GOODBYE_S), daemon=True)
     poster.start()
     observer = Observer(outbox, secrets.token_hex(8))
-    while (record := decode(copies.read)) is not None:
-        observer.take(record)
+    records = Records()
+    while chunk := os.read(copies, _CHUNK):
+        for record in records.feed(chunk):
+            observer.take(record)
+        if len(chunk) < _CHUNK // 8:
+            time.sleep(_GATHER_S)
     outbox.close()
     until = time.monotonic() + GOODBYE_S
     poster.join(until - time.monotonic())
@@ -94,7 +102,7 @@ def main() -> None:
     with suppress(OSError):
         os.nice(10)
     url, *rest = sys.argv[1:]
-    observe(sys.stdin.buffer, Delivery(url, read_token(rest[0] if rest else None)))
+    observe(sys.stdin.fileno(), Delivery(url, read_token(rest[0] if rest else None)))
     # The poster may hang in a connection that answers nothing.
     os._exit(0)
 

@@ -21,7 +21,7 @@ class Outbox:
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._flying = 0
-        self._closed = False
+        self._closed = threading.Event()
         self._changed = threading.Condition()
         self.lost = 0
 
@@ -36,22 +36,24 @@ class Outbox:
             while self._size + self._flying > self._limit and len(self._lines) > 1:
                 self._size -= len(self._lines.popleft())
                 self.lost += 1
-            self._changed.notify()
+            if len(self._lines) == 1 or self._enough():
+                # Nobody is woken for each of many lines.
+                self._changed.notify()
 
     def close(self) -> None:
         """Nothing more will come."""
         with self._changed:
-            self._closed = True
+            self._closed.set()
             self._changed.notify()
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed.is_set()
 
     def take(self, linger_s: float) -> list[bytes]:
         """The next batch, after lingering for more to come; empty when closed and all is taken."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._lines) or self._closed)
+            self._changed.wait_for(lambda: bool(self._lines) or self.closed)
             self._changed.wait_for(self._enough, linger_s)
             batch: list[bytes] = []
             size = 0
@@ -65,7 +67,7 @@ class Outbox:
             return batch
 
     def _enough(self) -> bool:
-        return self._closed or self._size > BATCH_BYTES // 4 or len(self._lines) >= BATCH_LINES
+        return self.closed or self._size > BATCH_BYTES // 4 or len(self._lines) >= BATCH_LINES
 
     def delivered(self) -> None:
         """The last batch has arrived, or is given up."""
@@ -74,5 +76,4 @@ class Outbox:
 
     def pause(self, seconds: float) -> None:
         """Wait between attempts; the end cuts it short."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, seconds)
+        self._closed.wait(seconds)

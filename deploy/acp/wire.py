@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -37,15 +36,27 @@ def encode(record: Record) -> tuple[bytes, bytes]:
     return HEADER.pack(record.kind, record.time_ms, len(body)), body
 
 
-def decode(read: Callable[[int], bytes]) -> Record | None:
-    """The next record of a blocking reader, None at the end of the stream or within a torn record."""
-    header = read(HEADER.size)
-    if len(header) < HEADER.size:
-        return None
-    kind, time_ms, length = HEADER.unpack(header)
-    body = read(length)
-    if len(body) < length:
-        return None
-    if kind <= Kind.TO_CLIENT:
-        return Record(Kind(kind), time_ms, body)
-    return Record(Kind(kind), time_ms, number=_NUMBER.unpack(body)[0])
+class Records:
+    """Reads records from a stream of bytes, however they are cut. A torn record at the end is none."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Record]:
+        """The records that are complete now."""
+        data = self._rest + data
+        found: list[Record] = []
+        at = 0
+        while len(data) - at >= HEADER.size:
+            kind, time_ms, length = HEADER.unpack_from(data, at)
+            start = at + HEADER.size
+            if len(data) - start < length:
+                break
+            at = start + length
+            body = data[start:at]
+            if kind <= Kind.TO_CLIENT:
+                found.append(Record(Kind(kind), time_ms, body))
+            else:
+                found.append(Record(Kind(kind), time_ms, number=_NUMBER.unpack(body)[0]))
+        self._rest = data[at:]
+        return found

@@ -15,7 +15,7 @@ from deploy.acp.copies import Copies
 from deploy.acp.delivery import Delivery, Verdict
 from deploy.acp.lines import LINE_LIMIT, Lines, frames, head_frame
 from deploy.acp.outbox import BATCH_LINES, Outbox
-from deploy.acp.wire import Kind, Record, decode
+from deploy.acp.wire import HEADER, Kind, Record, Records, encode
 from tests.acp.harness import NOWHERE, TEE, Service, running, start
 from tests.acp.test_transparency import read_line, through
 
@@ -186,9 +186,10 @@ def test_copies_never_wait_and_count_what_they_drop() -> None:
     records: list[Record] = []
 
     def drain() -> None:
-        with open(reading, "rb") as pipe:
-            while (record := decode(pipe.read)) is not None:
-                records.append(record)
+        parser = Records()
+        while chunk := os.read(reading, 65536):
+            records.extend(parser.feed(chunk))
+        os.close(reading)
 
     thread = threading.Thread(target=drain)
     thread.start()
@@ -200,12 +201,18 @@ def test_copies_never_wait_and_count_what_they_drop() -> None:
     assert (records[-1].kind, records[-1].number) == (Kind.END, -9)
 
 
-def test_a_torn_record_is_the_end() -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"\0" * 10)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        assert decode(pipe.read) is None
+def test_records_are_read_however_they_are_cut() -> None:
+    written = [
+        Record(Kind.TO_AGENT, 5, b"ab\n"),
+        Record(Kind.LOST_TO_CLIENT, 6, number=3),
+        Record(Kind.END, 7),
+    ]
+    data = b"".join(part for record in written for part in encode(record))
+    for step in (1, 7, len(data)):
+        parser = Records()
+        found = [r for at in range(0, len(data), step) for r in parser.feed(data[at : at + step])]
+        assert found == written
+    assert Records().feed(b"\0" * (HEADER.size - 1)) == []
 
 
 def test_the_outbox_is_bounded_and_keeps_what_tells_most() -> None:
