@@ -23,6 +23,8 @@ from handlers.aep.ulid import Mint
 from handlers.breaker import Breaker
 from handlers.clock import Clock
 from handlers.counters import Counters
+from handlers.errors import NewerState
+from handlers.lifecycle import versions
 from handlers.lifecycle.reducer import Command, Emitted, Happening, Input, Placed, Reduction, reduce
 from handlers.lifecycle.state import SessionState
 from handlers.limit import Limit
@@ -230,13 +232,17 @@ class Engine:
         except StateError as error:
             self.breaker.fail(self._clock.steady(), str(error) or type(error).__name__)
             self._lose(key, batch, progress, "error")
-        except Exception:
-            # A defect of ours, which must cost the agent nothing, and the other moments of the batch neither.
+        except Exception as error:
+            # A defect of ours must cost the agent nothing, and the other moments of the batch neither; nor
+            # may what needs a state that we cannot read.
             self.breaker.release()
             self._drop_guess(key)
             if len(batch) > 1:
                 for waiting in batch:
                     await self._commit(key, [waiting])
+                return
+            if isinstance(error, NewerState):
+                self._lose(key, batch, progress, "newer")
                 return
             log.exception("a moment could not be reduced or finished")
             self._lose(key, batch, progress, "defect")
@@ -270,8 +276,16 @@ class Engine:
         known: _Guess | Record = self._guesses.get(key) or await self._load(key)
         while True:
             now_ms = self._clock.now_ms()
-            before = known.state if isinstance(known, _Guess) else _decode(known)
             inputs = [entry for waiting in batch for entry in waiting.inputs]
+            try:
+                before = known.state if isinstance(known, _Guess) else self._decode(known)
+            except NewerState:
+                assert isinstance(known, Record)
+                reduction = await self._pass_by(key, batch, known, inputs, commit_id, progress, now_ms)
+                if reduction is not None:
+                    return reduction
+                known = await self._load(key)
+                continue
             reduction = reduce(before, inputs, now_ms, top=known.top)
             state = reduction.state.encode()
             events = [(event.seq, self._bytes(key, event)) for event in reduction.events]
@@ -309,6 +323,52 @@ class Engine:
                 continue
             self._counters.add("commits.conflicts")
             await asyncio.sleep(random.random() * _JITTER_SECONDS)
+
+    async def _pass_by(
+        self,
+        key: SessionKey,
+        batch: list[_Waiting],
+        known: Record,
+        inputs: list[Input],
+        commit_id: str,
+        progress: _Try,
+        now_ms: int,
+    ) -> Reduction | None:
+        """Tell what a newer version's state cannot be asked about, and leave that state as it is.
+
+        None when somebody was faster. Raises NewerState for what needs the state, StateError.
+        """
+        told = versions.pass_by(inputs, top=known.top, now_ms=now_ms)
+        if told is None or known.state is None or any(waiting.puts for waiting in batch):
+            raise NewerState
+        result = await self._send(
+            key,
+            progress,
+            expected=known.version,
+            commit_id=commit_id,
+            state=known.state,
+            events=[(event.seq, self._bytes(key, event)) for event in told],
+            now_ms=now_ms,
+            due_ms=now_ms + versions.LOOK_AGAIN_MS,
+            ended=False,
+            puts=(),
+            notice=b"",
+        )
+        if isinstance(result, Conflict):
+            self._counters.add("commits.conflicts")
+            await asyncio.sleep(random.random() * _JITTER_SECONDS)
+            return None
+        self._counters.add("states.newer", len(told))
+        return Reduction(SessionState(last_seq=told[-1].seq), told, tuple({} for _ in inputs))
+
+    def _decode(self, record: Record) -> SessionState | None:
+        """The state to reduce on. Of an expired one its tombstone is left: it ended, and where it stood."""
+        if record.state is None:
+            return SessionState.tombstone(record.top) if record.ended else None
+        state, stored = versions.read(record.state, top=record.top, ended=record.ended)
+        if not stored:
+            self._counters.add("states.unreadable")
+        return state
 
     async def _load(self, key: SessionKey) -> Record:
         for _ in range(_RECONNECTS):
@@ -397,13 +457,6 @@ def _input(happening: Happening, at_ms: int) -> Input:
     if isinstance(moment, Moment) and moment.time_ms is not None:
         at_ms = min(at_ms, moment.time_ms)
     return Input(happening, at_ms, Mint(at_ms, os.urandom(10)))
-
-
-def _decode(record: Record) -> SessionState | None:
-    """The state to reduce on. Of an expired one its tombstone is left: it ended, and where it stood."""
-    if record.state is not None:
-        return SessionState.decode(record.state)
-    return SessionState.tombstone(record.top) if record.ended else None
 
 
 def ack_name(name: str) -> str:

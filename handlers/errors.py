@@ -51,6 +51,10 @@ class InvalidState(HandlerError, ValueError):
     """Bytes that are not a session state, or one of another schema version."""
 
 
+class NewerState(HandlerError):
+    """A session state that a newer version has written: to be kept, not to be read."""
+
+
 class FrameRefused(HandlerError):
     """A frame or command that is answered with an error frame, on a connection that lives on.
 

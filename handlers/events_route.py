@@ -13,7 +13,7 @@ from handlers.body import read_body
 from handlers.discovery import discovery
 from handlers.errors import InvalidEvent, Refused
 from handlers.ingest import Posted
-from handlers.responses import json_response
+from handlers.responses import STORED, json_response
 from handlers.service import Service
 from handlers.tokens import Right
 from state.errors import StateError
@@ -44,8 +44,10 @@ async def post_events(request: Request) -> Response:
         new = await service.ingest.admit(principal, posted)
     except StateError:
         service.counters.add("posted.unstored", len(posted))
-        raise Refused(503, "no-redis", "Redis does not answer; send the same events again later") from None
-    return json_response({"accepted": len(posted), "new": new}, 202)
+        raise Refused(
+            503, "no-redis", "Redis does not answer; send the same events again later", stored="unknown"
+        ) from None
+    return json_response({"accepted": len(posted), "new": new}, 202, STORED)
 
 
 def check_version(version: str | None) -> None:

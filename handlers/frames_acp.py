@@ -25,7 +25,7 @@ from handlers.errors import InvalidJSON, InvalidState, Refused
 from handlers.lifecycle.cursors import Placed
 from handlers.limit import Limit
 from handlers.mapping.acp_joins import END, TO_AGENT, TO_CLIENT, Joins, matters
-from handlers.responses import json_response
+from handlers.responses import STORED, json_response
 from handlers.service import Service
 from handlers.tokens import Right
 from state.errors import StateError
@@ -83,8 +83,10 @@ async def frames_acp(request: Request) -> Response:
                 taken[link] = await _take(service, principal.emitter, link, part, arrived_ms)
     except (StateError, TimeoutError):
         service.counters.add("acp.unstored", len(lines))
-        raise Refused(503, "not-stored", "the frames could not be stored; send them again") from None
-    return json_response({"cursors": taken})
+        raise Refused(
+            503, "not-stored", "the frames could not be stored; send them again", stored="unknown"
+        ) from None
+    return json_response({"cursors": taken}, headers=STORED)
 
 
 def read_lines(body: bytes, now_ms: int) -> tuple[list[Line], int]:
