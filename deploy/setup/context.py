@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from deploy.setup.edit import Config
 from deploy.setup.errors import SetupError
 from deploy.setup.vendor import Vendor
 
+_SYSTEM_PATH = "/usr/bin:/bin"
 SHIM = Path(__file__).resolve().parents[1] / "shim" / blocks.SHIM_NAME
 
 
@@ -71,6 +73,7 @@ class Context:
             control=control,
             events=self.events,
             windows=sys.platform == "win32",
+            setsid=shutil.which("setsid", path=_SYSTEM_PATH) or "",
         )
 
 

@@ -127,9 +127,10 @@ def _killed(lab: Lab) -> list[Figure]:
     rounds = lab.pick(20, 5)
     figures = []
     detached = shlex.join(shim("URL", "--detach"))
+    session = f"{tool('setsid')} " if tool("setsid") else ""
     lines = {
-        "as registered": f"trap '' TERM; {detached} || exit 0",
-        "without the trap": f"{detached} || exit 0",
+        "as registered": f"trap '' TERM; {session}{detached} || exit 0",
+        "--detach alone": f"{detached} || exit 0",
         "inline": f"{shlex.join(shim('URL'))} || exit 0",
     }
     for after in (0.005, 0.02):

@@ -195,6 +195,16 @@ def test_without_control_no_tool_call_is_held() -> None:
     assert hook.command == "'/p' -I -S '/s/kimi_hook.py' http://h:1/hook || exit 0"
 
 
+def test_a_detached_shim_is_out_of_reach_before_the_interpreter_is_loaded() -> None:
+    wanted = Registration("/p", "/s/kimi_hook.py", "http://h:1/hook", setsid="/usr/bin/setsid")
+    text = blocks.command(wanted, "PostToolUse")
+    assert text == (
+        "trap '' TERM; '/usr/bin/setsid' '/p' -I -S '/s/kimi_hook.py' http://h:1/hook --detach || exit 0"
+    )
+    assert blocks.parse_command(text) == Call("/p", "/s/kimi_hook.py", "http://h:1/hook", detach=True)
+    assert "setsid" not in blocks.command(wanted, "Stop")
+
+
 def test_a_windows_command_is_quoted_for_cmd() -> None:
     wanted = Registration(
         r"C:\Program Files\py\python.exe",
