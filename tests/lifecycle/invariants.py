@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from handlers.lifecycle.reducer import Emitted
 
@@ -12,21 +12,24 @@ CALL_ENDS = ("tool.completed", "tool.failed", "tool.denied")
 REQUEST_ENDS = ("attention.resolved", "attention.timeout")
 
 
-def check(events: Sequence[Emitted]) -> set[str]:
-    """Raise AssertionError where an invariant is broken. Returns the ids of requests still open."""
-    _identity(events)
+def check(events: Sequence[Emitted], commands: Set[str] = frozenset()) -> set[str]:
+    """Raise AssertionError where an invariant is broken. Returns the ids of requests still open.
+
+    `commands` are the ids of commands, which are causes too and stand in no session's stream.
+    """
+    _identity(events, commands)
     _runs(events)
     _calls(events)
     assert sum(event.draft.type == "session.ended" for event in events) <= 1
     return _requests(events)
 
 
-def _identity(events: Sequence[Emitted]) -> None:
+def _identity(events: Sequence[Emitted], commands: Set[str]) -> None:
     last, seen = -1, set[str]()
     for event in events:
         assert event.seq > last, "positions rise"
         assert event.id not in seen, "ids are used once"
-        assert event.cause is None or event.cause in seen, "a cause comes first"
+        assert event.cause is None or event.cause in seen or event.cause in commands, "a cause comes first"
         for name in ("duration_ms", "latency_ms"):
             assert _whole(event.draft.data.get(name, 0)), f"{name} is a whole number"
         last = event.seq
