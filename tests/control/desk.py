@@ -8,9 +8,10 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
+from websockets.exceptions import ConnectionClosed
 
 from tests.app.duplex import Duplex, Frame, command, duplex
 from tests.app.replica import Event, Replica, fresh_prefix, running
@@ -76,11 +77,40 @@ class Desk:
     """Someone who watches a deployment through one replica and answers."""
 
     connection: Duplex
-    _seen: int = 0
     sent: list[Frame] = field(default_factory=list)
+    _waiting: set[asyncio.Future[None]] = field(default_factory=set)
+
+    @property
+    def frames(self) -> list[Frame]:
+        """Everything that came in."""
+        return self.connection.frames
+
+    async def pump(self) -> None:
+        """Read until the connection ends, for however many who wait."""
+        with contextlib.suppress(ConnectionClosed):
+            async for text in self.connection.connection:
+                assert isinstance(text, str)
+                self.connection.texts.append(text)
+                self.connection.frames.append(json.loads(text))
+                for future in self._waiting:
+                    if not future.done():
+                        future.set_result(None)
 
     async def wait(self, wanted: Callable[[Frame], bool], seconds: float = 20) -> Frame:
-        return await self.connection.until(wanted, seconds)
+        """The first frame, of those that are here too, that is as wanted."""
+        seen = 0
+        async with asyncio.timeout(seconds):
+            while True:
+                for frame in self.frames[seen:]:
+                    seen += 1
+                    if wanted(frame):
+                        return frame
+                future = asyncio.get_running_loop().create_future()
+                self._waiting.add(future)
+                try:
+                    await future
+                finally:
+                    self._waiting.discard(future)
 
     async def request(self, call: str, seconds: float = 20) -> Frame:
         """The `attention.requested` of a held call."""
@@ -131,11 +161,24 @@ async def desk(replica: Replica | str, token: str = TOKEN) -> AsyncIterator[Desk
     async with duplex(address, token, max_queue=None) as connection:
         await connection.hello("consumer")
         await connection.subscribe("all")
-        yield Desk(connection)
+        made = Desk(connection)
+        task = asyncio.create_task(made.pump())
+        try:
+            yield made
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+class Hooked(Protocol):
+    """Something that takes hooks: a replica in this process, or one of its own."""
+
+    async def hook(self, event: str, session: str = ..., **fields: Any) -> httpx2.Response: ...
 
 
 def hold(
-    replica: Replica, session: str = "s1", tool: str = "Bash", call: str | None = None, **more: Any
+    replica: Hooked, session: str = "s1", tool: str = "Bash", call: str | None = None, **more: Any
 ) -> Hold:
     """A tool call begins."""
     call = call or f"call_{next(_calls)}"

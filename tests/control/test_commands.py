@@ -208,5 +208,5 @@ def _acks(texts: list[str], command_id: str) -> list[str]:
 
 
 async def _more(human: Any) -> None:
-    count = len(human.connection.texts)
-    await human.wait(lambda _: len(human.connection.texts) > count)
+    count = len(human.frames)
+    await human.wait(lambda _: len(human.frames) > count)
