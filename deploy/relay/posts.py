@@ -29,6 +29,7 @@ class Posts:
         self, address: Address, token: str | None, guard: Guard, counters: Counters, timing: Timing
     ) -> None:
         self.heard = 0.0
+        self._looked = 0.0
         self._endpoint = address.endpoint
         self._guard = guard
         self._counters = counters
@@ -48,9 +49,9 @@ class Posts:
 
     async def watch(self) -> NoReturn:
         while True:
-            quiet = time.monotonic() - self.heard
+            quiet = time.monotonic() - self._looked
             await asyncio.sleep(max(0.05, self._timing.idle - quiet))
-            if time.monotonic() - self.heard >= self._timing.idle:
+            if time.monotonic() - self._looked >= self._timing.idle:
                 await self._look()
 
     async def close(self, reason: str) -> None:
@@ -69,7 +70,10 @@ class Posts:
             raise RelayError(_reason(error)) from None
         if response.status_code >= 500:
             raise RelayError(f"it answers {response.status_code}")
-        self.heard = time.monotonic()
+        self._looked = time.monotonic()
+        if self.heard:
+            # Whether it takes our token is seen when it takes an event.
+            self.heard = self._looked
 
     async def _post(self, bodies: list[bytes]) -> None:
         """Post until every event is taken or refused for good."""
@@ -85,9 +89,10 @@ class Posts:
                 raise Unconfirmed(f"no answer within {self._timing.confirm:g} s") from None
             except httpx2.HTTPError as error:
                 raise RelayError(_reason(error)) from None
-            self.heard = time.monotonic()
+            self._looked = time.monotonic()
             status = response.status_code
             if status in _TAKEN:
+                self.heard = self._looked
                 return
             line = _line(response, len(bodies))
             if status not in _REFUSED and (status != 403 or line is None):

@@ -206,6 +206,7 @@ async def test_posting_brings_the_same_streams(redis_server: AnyServer) -> None:
         await work(service, "s1")
         async with linked(service, relay.url, posting=True) as link:
             await until(lambda: link.bound)
+            assert await service.service.relay_bound()
             await work(service, "s2")
             await same(service, relay)
 
