@@ -70,35 +70,53 @@ class OwnSessions:
         self._emitters = emitters
         self._clock = clock
 
-    async def claimed(self, session: str) -> list[SessionKey]:
-        """Whose live session of ours has this name; more than one only on a shared service.
+    async def claimed(self, session: str, scope: str | None) -> list[SessionKey]:
+        """Whose live session of ours has this name, of those of the emitter `scope` or of all.
+
+        More than one only on a shared service, for someone who sees all of it.
 
         One that can merely be watched does not compete with one that takes commands.
         """
         if session == UNKNOWN:
             return []
-        emitters = sorted(self._emitters())
         for agent in OURS:
-            found = await self._alive([SessionKey(emitter, session, agent) for emitter in emitters])
+            found = await self._alive(
+                [SessionKey(emitter, session, agent) for emitter in self._within(scope)]
+            )
             if found:
                 return found
         return []
 
-    def names(self, session: str) -> list[SessionKey]:
+    def names(self, session: str, scope: str | None) -> list[SessionKey]:
         """Every session of ours that could have this name."""
-        return [SessionKey(emitter, session) for emitter in sorted(self._emitters())]
+        return [SessionKey(emitter, session) for emitter in self._within(scope)]
 
     async def lives(self, key: SessionKey) -> bool:
         """Whether this very session is one of them. Raises `StateError`."""
         return key.session != UNKNOWN and bool(await self._alive([key]))
 
-    async def live(self) -> list[SessionKey]:
-        """All of them, the latest active first. Raises `StateError`."""
+    async def live(self, scope: str | None) -> list[SessionKey]:
+        """All of them that may be seen, the latest active first. Raises `StateError`."""
         since_ms = self._clock.now_ms() - _DAY_MS
         keys: list[SessionKey] = []
         for shard in range(self._keys.shards):
-            keys += await self._sessions.sessions(shard, since_ms=since_ms, limit=_ROSTER_LIMIT)
-        return await self._alive([key for key in keys if key.session != UNKNOWN])
+            keys += await self._active(shard, since_ms, scope)
+        return await self._alive(keys)
+
+    async def _active(self, shard: int, since_ms: int, scope: str | None) -> list[SessionKey]:
+        """The latest active of a shard; how many others have does not push those of `scope` out."""
+        found: list[SessionKey] = []
+        offset = 0
+        while len(found) < _ROSTER_LIMIT:
+            page = await self._sessions.sessions(shard, since_ms=since_ms, limit=_ROSTER_LIMIT, offset=offset)
+            found += [key for key in page if key.session != UNKNOWN and scope in (None, key.emitter)]
+            offset += len(page)
+            if len(page) < _ROSTER_LIMIT:
+                break
+        return found[:_ROSTER_LIMIT]
+
+    def _within(self, scope: str | None) -> list[str]:
+        return sorted(self._emitters()) if scope is None else [scope]
 
     async def _alive(self, keys: list[SessionKey]) -> list[SessionKey]:
         found: list[SessionKey] = []
@@ -144,8 +162,9 @@ class Router:
             raise FrameRefused("no-route", "Redis does not answer; try again", cause=command.id) from None
         self._counters.add("commands.routed")
 
-    async def roster(self) -> list[JSONValue]:
-        """The entries of the roster (AEP-0003 §4.1). Raises `StateError`."""
+    async def roster(self, principal: Principal) -> list[JSONValue]:
+        """The entries of the roster (AEP-0003 §4.1) that `principal` may see. Raises `StateError`."""
+        scope = principal.scope
         entries: list[JSONValue] = [
             {
                 "session": key.session,
@@ -153,9 +172,9 @@ class Router:
                 "instance": key.emitter,
                 "control": self.declaration(key.agent),
             }
-            for key in await self._own.live()
+            for key in await self._own.live(scope)
         ]
-        entries += [claim.entry for claim in await self._book.everywhere()]
+        entries += [claim.entry for claim in await self._book.everywhere() if scope in (None, claim.emitter)]
         return entries
 
     async def take(self, principal: Principal, key: SessionKey, command: Posted) -> None:
@@ -201,10 +220,15 @@ class Router:
             raise refused("unauthorized", f"this token does not allow {kind}")
         if session is None:
             raise refused("no-route", "a command names its session")
-        claims = [claim for claim in await self._book.everywhere() if claim.session == session]
-        own = await self._own.claimed(session)
+        scope = principal.scope
+        claims = [
+            claim
+            for claim in await self._book.everywhere()
+            if claim.session == session and scope in (None, claim.emitter)
+        ]
+        own = await self._own.claimed(session, scope)
         if not claims and not own:
-            if await self._own_commands().recall(self._own.names(session), command):
+            if await self._own_commands().recall(self._own.names(session, scope), command):
                 return
             raise refused("no-route", "no connected emitter owns this session")
         if len(claims) + len(own) > 1:

@@ -233,7 +233,7 @@ class Connection:
         identity = frame_id(frame)
         self._watching(frame)
         try:
-            entries = await self.service.router.roster()
+            entries = await self.service.router.roster(self.principal)
         except StateError:
             raise FrameRefused("limit-exceeded", "Redis does not answer; ask again", id=identity) from None
         self.say({"type": "roster", "id": identity, "entries": entries})

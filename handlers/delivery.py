@@ -28,10 +28,11 @@ _DEFAULT_BYTES = 8 * 1024 * 1024
 class Item:
     """A finished event: its bytes as stored, its envelope, and its renderings."""
 
-    __slots__ = ("_bodies", "_messages", "body", "event", "kind", "rank")
+    __slots__ = ("_bodies", "_messages", "body", "emitter", "event", "kind", "rank")
 
-    def __init__(self, kind: Kind, body: bytes, event: JSONObject) -> None:
+    def __init__(self, kind: Kind, body: bytes, event: JSONObject, emitter: str = "") -> None:
         self.kind = kind
+        self.emitter = emitter
         self.body = body
         self.event = event
         severity = event.get("severity")
@@ -41,8 +42,11 @@ class Item:
         self._messages: dict[Capture | None, bytes] = {}
 
     @classmethod
-    def parse(cls, kind: Kind, body: bytes) -> Item:
-        """From the bytes of the feed or of a replay stream. Raises `ValueError` when they are no object."""
+    def parse(cls, kind: Kind, body: bytes, emitter: str = "") -> Item:
+        """From the bytes of the feed or of a replay stream. Raises `ValueError` when they are no object.
+
+        `emitter` is the one by whose token it came in, whatever the event itself says.
+        """
         event: JSONValue
         try:
             event = orjson.loads(body)
@@ -51,7 +55,7 @@ class Item:
             event = parse(body)
         if not isinstance(event, dict):
             raise ValueError("an event is an object")
-        return cls(kind, body, event)
+        return cls(kind, body, event, emitter)
 
     @property
     def session(self) -> str | None:

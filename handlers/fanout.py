@@ -38,7 +38,17 @@ class Consumer(Protocol):
 class Subscription:
     """One filter and one ceiling of one consumer."""
 
-    __slots__ = ("_ceiling", "_encode", "_filter", "_held", "_ids", "_outbox", "_positions", "consumer")
+    __slots__ = (
+        "_ceiling",
+        "_encode",
+        "_filter",
+        "_held",
+        "_ids",
+        "_outbox",
+        "_positions",
+        "_scope",
+        "consumer",
+    )
 
     def __init__(
         self,
@@ -48,9 +58,12 @@ class Subscription:
         filter: Filter,
         ceiling: Capture | None,
         *,
+        scope: str | None = None,
         holding: bool = False,
     ) -> None:
+        """`scope` is the only emitter whose events it may have, None for those of all."""
         self.consumer = consumer
+        self._scope = scope
         self._outbox = outbox
         self._encode = encode
         self._filter = filter
@@ -61,7 +74,7 @@ class Subscription:
 
     def offer(self, item: Item) -> None:
         """A live event: into the outbox, or held back while the replay runs."""
-        if not self._filter.matches(item.event):
+        if not self._wants(item):
             return
         if self._held is None:
             if (self._ids or self._positions) and self._replayed(item):
@@ -83,7 +96,7 @@ class Subscription:
             self._positions[item.identity[0]] = position
         else:
             self._ids.add(item.identity)
-        if not self._filter.matches(item.event):
+        if not self._wants(item):
             return None
         return self._encode(item, self._ceiling)
 
@@ -98,6 +111,9 @@ class Subscription:
         """The feed has passed everything that the replay can have given: compare no more."""
         self._ids.clear()
         self._positions.clear()
+
+    def _wants(self, item: Item) -> bool:
+        return self._scope in (None, item.emitter) and self._filter.matches(item.event)
 
     def _replayed(self, item: Item) -> bool:
         position = item.position
@@ -167,15 +183,17 @@ class Hub:
         """How many consumers are connected."""
         return len(self._consumers())
 
-    def publish(self, kind: Kind, body: bytes) -> None:
-        """Offer one event of the feed to everyone."""
+    def publish(self, kind: Kind, body: bytes, emitter: str) -> None:
+        """Offer one event of the feed, of a session of `emitter`, to everyone who may have it."""
+        self._counters.add("feed.events")
+        if not (self._subscriptions or self._taps):
+            return
         try:
-            item = Item.parse(kind, body)
+            item = Item.parse(kind, body, emitter)
         except ValueError:
             log.warning("an entry of the feed is no event")
             self._counters.add("feed.malformed")
             return
-        self._counters.add("feed.events")
         for listener in self._taps:
             listener(item)
         for subscription in tuple(self._subscriptions):

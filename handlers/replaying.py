@@ -54,12 +54,15 @@ class Replayer:
         self._keys = keys
         self._emitters = emitters
 
-    async def chunks(self, resume: Resume, only: frozenset[str] | None = None) -> AsyncIterator[Chunk]:
+    async def chunks(
+        self, resume: Resume, only: frozenset[str] | None = None, *, scope: str | None = None
+    ) -> AsyncIterator[Chunk]:
         """Everything after the positions of `resume`, session by session, each in order.
 
-        `only` names the sessions that a filter lets through at all. Raises `StateError` when Redis is away.
+        `only` names the sessions that a filter lets through at all, `scope` the only emitter whose sessions
+        are meant. Raises `StateError` when Redis is away.
         """
-        asks = await self._asks(resume, only)
+        asks = await self._asks(resume, only, scope)
         for start in range(0, len(asks), _AHEAD):
             group = asks[start : start + _AHEAD]
             firsts = await asyncio.gather(*(self._own(ask, _start(ask)) for ask in group))
@@ -75,21 +78,22 @@ class Replayer:
                     async for chunk in self._others(ask, source):
                         yield chunk
 
-    async def _asks(self, resume: Resume, only: frozenset[str] | None) -> list[_Ask]:
+    async def _asks(self, resume: Resume, only: frozenset[str] | None, scope: str | None) -> list[_Ask]:
         if resume == "all":
             if only is not None:
-                return [_Ask(key, None) for name in sorted(only) for key in self._keys_of(name)]
-            return [_Ask(key, None) for key in await self._everything()]
+                return [_Ask(key, None) for name in sorted(only) for key in self._keys_of(name, scope)]
+            return [_Ask(key, None) for key in await self._everything() if scope in (None, key.emitter)]
         positions: Iterable[Position] = resume
         return [
             _Ask(key, (position.epoch, position.seq))
             for position in positions
             if only is None or position.session in only
-            for key in self._keys_of(position.session)
+            for key in self._keys_of(position.session, scope)
         ]
 
-    def _keys_of(self, session: str) -> list[SessionKey]:
-        return [SessionKey(emitter, session, agent) for emitter in sorted(self._emitters()) for agent in OURS]
+    def _keys_of(self, session: str, scope: str | None) -> list[SessionKey]:
+        emitters = sorted(self._emitters()) if scope is None else [scope]
+        return [SessionKey(emitter, session, agent) for emitter in emitters for agent in OURS]
 
     async def _everything(self) -> list[SessionKey]:
         """Every session in the indexes, ours in the order of their last activity, then those of others."""
@@ -117,7 +121,7 @@ class Replayer:
         if ask.after is not None and after == ask.after[1] and page.exhausted(after):
             earliest = page.earliest if page.earliest is not None else page.trimmed_to + 1
             chunks.append(Exhausted(ask.key.session, 0, earliest))
-        chunks.append([Item.parse("own", body) for _, body in page.entries])
+        chunks.append([Item.parse("own", body, ask.key.emitter) for _, body in page.entries])
         return chunks, page.entries[-1][0] if len(page.entries) == _PAGE else None
 
     async def _others(self, ask: _Ask, source: str) -> AsyncIterator[Chunk]:
@@ -127,7 +131,7 @@ class Replayer:
             page = await self._foreign.read(ask.key, source, after, _PAGE)
             if ask.after is not None and after == ask.after and page.exhausted(ask.after):
                 yield Exhausted(ask.key.session, *(page.earliest or _behind(page.trimmed_to)))
-            yield [Item.parse("foreign", body) for _, body in page.entries]
+            yield [Item.parse("foreign", body, ask.key.emitter) for _, body in page.entries]
             if len(page.entries) < _PAGE:
                 return
             after = page.entries[-1][0]

@@ -235,12 +235,12 @@ class Service:
     def _entries(self, shard: int, entries: Sequence[FeedEntry]) -> None:
         for entry in entries:
             if entry.kind == "event":
-                self.hub.publish("own", entry.body)
+                self.hub.publish("own", entry.body, entry.key.emitter)
             elif entry.kind == "foreign":
-                self.hub.publish("foreign", entry.body)
+                self.hub.publish("foreign", entry.body, entry.key.emitter)
             elif entry.kind == "command":
                 target, body = unpack(entry.body)
-                self.hub.publish("command", body)
+                self.hub.publish("command", body, entry.key.emitter)
                 if target != OWN:
                     self.claims.deliver(target, entry.key.session, body)
             elif entry.kind == "notice":

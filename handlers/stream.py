@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import quote
 
@@ -38,20 +38,24 @@ _HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a consumer wants: which events, at which ceiling, from where, and whether to stay."""
+    """What a consumer wants: which events, at which ceiling, from where, and whether to stay.
+
+    `scope` is the only emitter whose events it may have, None for those of all.
+    """
 
     filter: Filter
     sessions: frozenset[str] | None
     ceiling: Capture | None
     resume: Resume | None
     live: bool
+    scope: str | None = None
 
 
 async def stream(request: Request) -> Response:
     """Answer with a stream, or refuse before it begins (400, 401, 403, 503)."""
     service: Service = request.app.state.service
-    service.gate.admit(request.scope, Right.WATCH, query=True)
-    ask = parse_ask(request, service.settings.max_from)
+    principal = service.gate.admit(request.scope, Right.WATCH, query=True)
+    ask = replace(parse_ask(request, service.settings.max_from), scope=principal.scope)
     if ask.live and service.serverless:
         raise Refused(
             501, "no-live-stream", "this host buffers answers: ask with live=0, or use a host that streams"
@@ -136,6 +140,7 @@ class EventStream(Response):
             Item.message,
             self._ask.filter,
             self._ask.ceiling,
+            scope=self._ask.scope,
             holding=self._ask.resume is not None,
         )
         watcher = asyncio.create_task(self._watch(receive))
@@ -170,7 +175,9 @@ class EventStream(Response):
         parts: list[bytes] = []
         size = 0
         try:
-            async for chunk in self._service.replayer.chunks(self._ask.resume, self._ask.sessions):
+            async for chunk in self._service.replayer.chunks(
+                self._ask.resume, self._ask.sessions, scope=self._ask.scope
+            ):
                 if self._box.closed:
                     return False
                 if isinstance(chunk, Exhausted):

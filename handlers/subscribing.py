@@ -57,7 +57,13 @@ class _Member(Subscription):
 
     def __init__(self, connection: Connection, asked: Subscribe, *, holding: bool) -> None:
         super().__init__(
-            connection, connection.box, Item.render, asked.filter, asked.capture, holding=holding
+            connection,
+            connection.box,
+            Item.render,
+            asked.filter,
+            asked.capture,
+            scope=connection.principal.scope,
+            holding=holding,
         )
         self.id = asked.id
         self._shared = connection.box
@@ -150,7 +156,9 @@ class Subscriptions:
         box = connection.box
         try:
             async with self._turn:
-                async for chunk in connection.service.replayer.chunks(resume, sessions_of(asked.wanted)):
+                async for chunk in connection.service.replayer.chunks(
+                    resume, sessions_of(asked.wanted), scope=connection.principal.scope
+                ):
                     await box.room()
                     if isinstance(chunk, Exhausted):
                         connection.say(exhausted(asked.id, chunk.session, chunk.epoch, chunk.seq))

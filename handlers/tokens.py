@@ -2,6 +2,7 @@
 
 The file has one grant a line, `sha256:{64 hex digits} {emitter} {right[,right…]} [label]`; blank lines and
 lines that begin with `#` are skipped. It holds digests, never tokens, and is read again when it changes.
+What a token watches and commands is what its emitter's tokens handed in, unless it has the right `all`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ _EMITTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Right(StrEnum):
-    """What a token allows. `steer` includes `answer`."""
+    """What a token allows. `steer` includes `answer`.
+
+    Everything reaches the sessions of the token's own emitter; with `all`, watching and commanding reach
+    those of every emitter.
+    """
 
     EMIT = "emit"
     WATCH = "watch"
     ANSWER = "answer"
     STEER = "steer"
+    ALL = "all"
 
 
 ALL_RIGHTS = frozenset(Right)
-OPEN_RIGHTS = frozenset({Right.EMIT, Right.WATCH})
+OPEN_RIGHTS = frozenset({Right.EMIT, Right.WATCH, Right.ALL})
 OWNER_LABEL = "AEP_TOKEN"
 """The label of the one who holds the service's own token: nobody in particular."""
 
@@ -40,6 +46,11 @@ class Principal:
     rights: frozenset[Right]
     authenticated: bool
     label: str = ""
+
+    @property
+    def scope(self) -> str | None:
+        """The one emitter whose sessions this principal may see and command; None for those of all."""
+        return None if Right.ALL in self.rights else self.emitter
 
     def may(self, right: Right) -> bool:
         return right in self.rights or (right is Right.ANSWER and Right.STEER in self.rights)

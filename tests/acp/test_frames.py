@@ -12,13 +12,14 @@ from typing import Any, cast
 import pytest
 
 from handlers.engine import Outcome
-from handlers.tokens import token_digest
+from handlers.tokens import ALL_RIGHTS, Principal, token_digest
 from state.errors import Unreachable
 from tests.acp.post import HEADERS, JSON, Tee, body, post, send
 from tests.app.replica import MovableClock, Replica, fresh_prefix, running
 from tests.servers import AnyServer
 
 T0 = 1_796_050_200_000
+OWNER = Principal("testhost", ALL_RIGHTS, True)
 
 
 async def told(replica: Replica, session: str | None = None) -> list[str]:
@@ -56,7 +57,7 @@ async def test_hooks_of_the_same_session_are_another_session(replica: Replica) -
         "/stream", params={"live": "0"}, headers={"Last-Event-ID": f"s1:0:{last}"}
     )
     assert "run.finished" not in resumed.text
-    roster = await replica.service.router.roster()
+    roster = await replica.service.router.roster(OWNER)
     accepts = {entry["agent"]: entry["control"]["accepts"] for entry in cast(list[JSON], roster)}
     assert accepts.keys() == {"acp", "kimi-code"}
     assert accepts["acp"] == []

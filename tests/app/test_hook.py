@@ -135,7 +135,7 @@ async def test_two_emitters_never_mix(redis_server: AnyServer, tmp_path: Any) ->
     tokens = tmp_path / "tokens"
     tokens.write_text(
         f"{token_digest('anna-token')} anna emit\n{token_digest('bob-token')} bob emit\n"
-        f"{token_digest('watch-token')} team watch\n"
+        f"{token_digest('watch-token')} team watch,all\n"
     )
     async with running(redis_server, tokens_file=str(tokens)) as replica:
         for name in ("anna", "bob"):

@@ -1,0 +1,1 @@
+"""Two tenants of one service, who must never notice each other."""
