@@ -46,7 +46,7 @@ class Link:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._token = TokenFile(options.home)
-        self._outbox = Outbox(options.url, options.token, options.mode, os.urandom(8).hex(), self._behind)
+        self._outbox = Outbox(options.url, options.token, options.mode, os.urandom(8).hex())
         self._watches: dict[Address, Watch] = {}
         self._tasks: dict[Address, asyncio.Task[None]] = {}
         self._named: set[Address] = set()
@@ -88,7 +88,7 @@ class Link:
             "frames": {
                 "delivered": self._outbox.delivered,
                 "waiting": self._outbox.waiting,
-                "asked_again": self._outbox.let_go,
+                "turned_away": self._outbox.turned_away,
                 "skipped": self._outbox.skipped,
             },
         }
@@ -121,10 +121,6 @@ class Link:
         self._tasks.pop(address, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: watching it failed", address.place, exc_info=error)
-
-    def _behind(self, sessions: set[str]) -> None:
-        for watch in self._watches.values():
-            watch.behind(sessions)
 
     def _do(self, write: JSON) -> None:
         """Something that the service wants done at the server where the session lives."""

@@ -1,7 +1,7 @@
 """Hands frames to the service, in order, one batch at a time, again until they are taken.
 
-What waits is bounded. When the service is away for longer than that, everything that waits is let go, and the
-sessions are asked for again from where the service says that they stand: the server of the vendor keeps them.
+What waits is bounded. While the service takes frames, whoever brings them waits for room; while it is away
+they are turned away, and asked for again later: the server of the vendor keeps them.
 """
 
 from __future__ import annotations
@@ -37,30 +37,23 @@ _AT_ONCE = 200
 
 
 class Outbox:
-    """One link's connection to the service. `behind` is told the sessions whose frames were let go."""
+    """One link's connection to the service."""
 
-    def __init__(
-        self,
-        url: str,
-        token: str | None,
-        mode: str | None,
-        name: str,
-        behind: Callable[[set[str]], None],
-    ) -> None:
+    def __init__(self, url: str, token: str | None, mode: str | None, name: str) -> None:
         headers = {"User-Agent": "aep-kimi-web"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self._client = httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False, headers=headers)
         self._url = url.rstrip("/") + PATH
         self._query = {"link": name} | ({} if mode is None else {"mode": mode})
-        self._behind = behind
-        self._lines: deque[tuple[str, bytes]] = deque()
+        self._lines: deque[bytes] = deque()
         self._own: deque[bytes] = deque()
         self._size = 0
         self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
         self._flying = 0
         self.delivered = 0
-        self.let_go = 0
+        self.turned_away = 0
         self.skipped = 0
         self.problem: str | None = None
 
@@ -69,17 +62,26 @@ class Outbox:
         """Frames that the service has not taken yet."""
         return len(self._lines) + self._flying
 
-    def put(self, session: str, line: bytes) -> None:
-        """A frame of a session, or a line about it that must keep its place among the frames."""
-        self._lines.append((session, line))
+    def put(self, line: bytes) -> bool:
+        """A frame, or a line that must keep its place among frames; False where there is no room for it."""
+        if self._lines and self._size + len(line) > HELD_BYTES:
+            self.turned_away += 1
+            return False
+        self._lines.append(line)
         self._size += len(line)
-        if self._size > HELD_BYTES and len(self._lines) > 1:
-            late = {name for name, _ in self._lines}
-            self.let_go += len(self._lines)
-            self._lines.clear()
-            self._size = 0
-            self._behind(late)
         self._changed.set()
+        return True
+
+    @property
+    def roomy(self) -> bool:
+        """Whether more frames should be asked for."""
+        return self._size <= HELD_BYTES // 2
+
+    async def room(self) -> None:
+        """Wait until there is room, or the service is found to be away."""
+        while not self.roomy and self.problem is None:
+            self._taken.clear()
+            await self._taken.wait()
 
     def tell(self, line: JSON) -> None:
         """A line of the link's own, which is never let go."""
@@ -138,7 +140,7 @@ class Outbox:
         lines, own = self._take()
         pause = _FIRST_PAUSE
         while True:
-            body = b"\n".join([*own, *(line for _, line in lines), b""])
+            body = b"\n".join([*own, *lines, b""])
             try:
                 answer = await self._post(body)
             except _TooLarge:
@@ -147,6 +149,7 @@ class Outbox:
             except ServiceAway:
                 own = [*own, *self._own]
                 self._own.clear()
+                self._taken.set()
                 await asyncio.sleep(pause * random.uniform(0.7, 1.3))
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
@@ -155,33 +158,32 @@ class Outbox:
             break
         self.delivered += len(lines)
         self._flying = 0
+        self._taken.set()
         skipped = answer.get("skipped")
         self.skipped += skipped if isinstance(skipped, int) else 0
 
-    def _take(self) -> tuple[list[tuple[str, bytes]], list[bytes]]:
+    def _take(self) -> tuple[list[bytes], list[bytes]]:
         own = list(self._own)
         self._own.clear()
-        lines: list[tuple[str, bytes]] = []
+        lines: list[bytes] = []
         size = 0
         while self._lines and len(lines) < BATCH_LINES:
-            name, line = self._lines[0]
-            if lines and size + len(line) > BATCH_BYTES:
+            if lines and size + len(self._lines[0]) > BATCH_BYTES:
                 break
-            self._lines.popleft()
-            lines.append((name, line))
-            size += len(line)
+            lines.append(self._lines.popleft())
+            size += len(lines[-1])
         self._size -= size
         self._flying = len(lines)
         return lines, own
 
-    def _smaller(self, lines: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    def _smaller(self, lines: list[bytes]) -> list[bytes]:
         """The first half of a batch that was too large; of a single line what tells it from others."""
         if len(lines) > 1:
-            for name, line in reversed(lines[len(lines) // 2 :]):
-                self._lines.appendleft((name, line))
+            for line in reversed(lines[len(lines) // 2 :]):
+                self._lines.appendleft(line)
                 self._size += len(line)
             return lines[: len(lines) // 2]
-        return [(name, stub(line)) for name, line in lines]
+        return [stub(line) for line in lines]
 
     async def _post(
         self, body: bytes, more: dict[str, str] | None = None, seconds: float = _TIMEOUT_SECONDS

@@ -103,13 +103,6 @@ class Watch:
         """The sessions whose frames flow."""
         return [name for name, known in self._known.items() if known.live]
 
-    def behind(self, sessions: set[str]) -> None:
-        """Frames of these sessions were let go on their way to the service."""
-        for name in sessions & self._known.keys():
-            self._known[name].live = False
-            self._known[name].sequence.halt()
-            self._want(name)
-
     async def run(self, wanted: Callable[[], bool]) -> None:
         """Connect, and connect again, as long as the address is `wanted`."""
         pause = _FIRST_PAUSE
@@ -200,6 +193,7 @@ class Watch:
         self._heard = time.monotonic()
         async for raw in self._socket:
             self._heard = time.monotonic()
+            await self._outbox.room()
             data = raw.encode() if isinstance(raw, str) else bytes(raw)
             try:
                 frame = orjson.loads(data)
@@ -225,7 +219,8 @@ class Watch:
             name, reason = body.get("session_id"), body.get("reason")
             if isinstance(name, str) and name in self._known:
                 self._resync[name] = reason if isinstance(reason, str) else "resync_required"
-                self._want(name)
+                if not self._known[name].sequence.waiting:
+                    self._want(name)
         elif frame.get("volatile"):
             return
         else:
@@ -270,7 +265,15 @@ class Watch:
 
     def _pass(self, name: str, raw: bytes) -> None:
         self.figures.frames += 1
-        self._outbox.put(name, raw if b"\n" not in raw else orjson.dumps(orjson.loads(raw)))
+        known = self._known.get(name)
+        if known is not None and known.sequence.halted:
+            return
+        line = raw if b"\n" not in raw else orjson.dumps(orjson.loads(raw))
+        if not self._outbox.put(line) and known is not None:
+            # It comes again, and with it all that follows, when the service is there.
+            known.live = False
+            known.sequence.halt()
+            self._want(name)
 
     def _want(self, name: str) -> None:
         if len(self._wanted) < _MOST_KNOWN:
@@ -299,6 +302,8 @@ class Watch:
 
     async def _subscribe(self, names: list[str]) -> None:
         try:
+            if not self._outbox.roomy:
+                raise ServiceAway
             stored = await self._outbox.cursors(names)
         except ServiceAway:
             # The frames wait at the server; so do we.
@@ -342,6 +347,8 @@ class Watch:
     async def _accepted(self, name: str, stands: Any, stored: JSON | None) -> None:
         """The server sends this session's frames from now on; what it could not send, a snapshot tells."""
         known = self._known[name]
+        if known.sequence.halted:
+            return
         at = stands if isinstance(stands, dict) else {}
         seq = at.get("seq")
         reason = self._resync.pop(name, None)
@@ -379,7 +386,10 @@ class Watch:
             line["reason"] = reason
             if stood.epoch == epoch and stood.seq is not None:
                 line["missed"] = max(0, seq - stood.seq)
-        self._outbox.put(name, orjson.dumps(line))
+        if not self._outbox.put(orjson.dumps(line)):
+            stood.halt()
+            self._want(name)
+            return
         for ready in stood.start(epoch, seq):
             self._forward(name, known, ready)
         known.live, known.tries = not stood.broken, 0
@@ -516,9 +526,9 @@ class Watch:
 
     def _forget(self) -> None:
         """The connection is over: nothing that it knew holds any more."""
-        for name, known in self._known.items():
+        for known in self._known.values():
             for _, raw in known.held:
-                self._outbox.put(name, raw)
+                self._outbox.put(raw)
         self._socket = None
         self._known.clear()
         self._wanted.clear()

@@ -14,7 +14,10 @@ JSON = dict[str, Any]
 class Journal:
     """One session's numbered frames."""
 
-    def __init__(self, session: str = SESSION, epoch: str = EPOCH, seq: int = 0) -> None:
+    def __init__(
+        self, session: str = SESSION, epoch: str = EPOCH, seq: int = 0, *, old: bool = False
+    ) -> None:
+        self.old = old
         self.session = session
         self.epoch = epoch
         self.seq = seq
