@@ -224,6 +224,7 @@ def test_a_broken_command(
     _, wrong = doctor(env, capsys)
     assert "WRONG command: it runs longer than its 1 s; update aep-kimi" in wrong
     shim.write_text("raise SystemExit('no network')\n")
+    config.write_bytes(config.read_bytes().replace(b"timeout = 1\n", b"timeout = 60\n"))
     _, wrong = doctor(env, capsys)
     assert any("command: it delivers no event (no network)" in line for line in wrong)
 
