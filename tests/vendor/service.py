@@ -37,7 +37,13 @@ def register(kimi: Kimi, url: str, *, token_file: str = "", control: bool = Fals
     still loading (measured with 2.1.0 on two busy cores: 31 of 40 delivered without it, 40 of 40 with it).
     """
     registration = blocks.Registration(
-        sys.executable, str(SHIM), url, token_file=token_file, control=control, events=kimi.events
+        sys.executable,
+        str(SHIM),
+        url,
+        token_file=token_file,
+        control=control,
+        events=kimi.events,
+        setsid=shutil.which("setsid", path="/usr/bin:/bin") or "",
     )
     kimi.configure(Hook(h.event, h.command, timeout=h.timeout) for h in blocks.hooks(registration))
 
@@ -101,6 +107,10 @@ class Service:
     @property
     def hook_url(self) -> str:
         return f"{self.url}/hook"
+
+    @property
+    def token(self) -> str | None:
+        return self._env.get("AEP_TOKEN")
 
     @property
     def output(self) -> str:

@@ -5,23 +5,21 @@ The one who answers is the official SDK's control client on `/socket`.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from aep_sdk.control import ControlClient, NackError
+from aep_sdk.control import NackError
 
 from tests.model_server import ModelServer
 
+from .control import TOKEN, asked_of, client, respond
 from .kimi import Kimi, Printed
 from .service import Event, Service, register, types, violations
 from .tui import Tui
 from .waiting import until
 
-TOKEN = "a-token-of-the-vendor-suite"
-RESPOND = "control.attention.respond"
 INSTRUCT = "x.kimi-code.control.instruct"
 CONTROL = {"AEP_TOKEN": TOKEN, "AEP_KIMI_CONTROL": "1", "AEP_INSTRUCT": "1"}
 
@@ -54,16 +52,6 @@ def controlled(kimi: Kimi, service: Service) -> None:
     register(kimi, service.hook_url, token_file=str(token), control=True)
 
 
-@contextlib.contextmanager
-def client(service: Service) -> Iterator[ControlClient]:
-    made = ControlClient(service.url, agent="tests", host="tests", token=TOKEN)
-    made.connect()
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 def asked(service: Service, known: set[str], timeout_s: float = 30) -> Event:
     """The next request that nobody has answered yet, of a session that is not among the `known`."""
 
@@ -78,19 +66,6 @@ def asked(service: Service, known: set[str], timeout_s: float = 30) -> Event:
 
 def sessions(service: Service) -> set[str]:
     return {event["session"] for event in service.events()}
-
-
-def respond(service: Service, request: Event, answer: dict[str, str]) -> Event:
-    with client(service) as control:
-        ack: Event = control.send(
-            RESPOND,
-            request["session"],
-            subject=request["id"],
-            cause=request["id"],
-            data={"answer": answer},
-            capture="redacted",
-        )
-        return ack
 
 
 def closed(service: Service, request: Event, *wanted: str) -> list[Event]:
@@ -229,18 +204,6 @@ def test_in_the_terminal_allow_still_asks_there_and_deny_does_not(
         tui.wait_end()
     events = closed(held, request, "session.ended", "tool.denied")
     assert types(events).count("attention.requested") == 3
-
-
-def asked_of(service: Service, session: str) -> Event:
-    """The open request of one session."""
-
-    def look() -> Event | None:
-        events = service.events(session)
-        done = {e.get("subject") for e in events if e["type"] in ("attention.resolved", "attention.timeout")}
-        open_ = [e for e in events if e["type"] == "attention.requested" and e["id"] not in done]
-        return open_[-1] if open_ else None
-
-    return until(look, "an open request", 30, 0.1)
 
 
 def test_a_service_that_is_killed_frees_the_agent(

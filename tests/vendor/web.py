@@ -163,6 +163,11 @@ class Web:
             body["title"] = title
         return str(self.call("POST", "/sessions", body)["id"])
 
+    def open(self, session: str) -> Frames:
+        """Open a session as the web UI does: load it, then subscribe. Close what is returned."""
+        self.call("GET", f"/sessions/{session}/snapshot")
+        return Frames(self, [session])
+
     def prompt(self, session: str, text: str, *, permission_mode: str | None = None) -> str:
         """Submit a prompt as the web UI does, its id."""
         body: JSON = {"content": [{"type": "text", "text": text}], "model": "mock/m1"}
@@ -204,6 +209,14 @@ class Web:
         """Answer a question; `answers` from question id (`q_0`) to the vendor's answer object."""
         path = f"/sessions/{session}/questions/{quote(question, safe='')}"
         return self.request("POST", path, {"answers": dict(answers), "method": "click"})
+
+    def journalled(self, session: str, kind: str) -> bool:
+        """Whether the server's journal on disk has a frame type: it lags what is sent by up to a second.
+
+        A server that is killed before gives the numbers of the lost frames to others, in the same epoch
+        (seen with 0.28.0 and 2.1.0)."""
+        path = self.kimi.code_home / "server" / "events" / f"{session}.jsonl"
+        return path.exists() and f'"{kind}"' in path.read_text()
 
     def abort(self, session: str) -> Answer:
         return self.request("POST", f"/sessions/{session}:abort", {})
