@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.web import link as linking
-from deploy.web import outbox, watch
+from deploy.web import outbox, sessions, watch
 from deploy.web.link import Link, Options
 from tests.app.replica import Replica
 
@@ -29,6 +29,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
     for name, value in {**QUICK, **more}.items():
         monkeypatch.setattr(watch, name, value)
     monkeypatch.setattr(linking, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(sessions, "_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(outbox, "_LONGEST_PAUSE", 0.3)
     monkeypatch.setattr(outbox, "_FIRST_PAUSE", 0.05)
 

@@ -1,0 +1,322 @@
+"""The sessions of one connection: subscribe to each from where the service stands, and pass its frames on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from deploy.web import writes
+from deploy.web.errors import RestError, ServiceAway
+from deploy.web.outbox import Outbox
+from deploy.web.rest import Rest
+from deploy.web.sequence import Sequence
+
+JSON = dict[str, Any]
+
+GLOBAL = "__global__"
+_AT_ONCE = 50
+_PAUSE_SECONDS = 0.5
+_YOUNG_SECONDS = 24 * 3_600.0
+_PATIENCE = 3
+_MOST = 2_000
+
+
+@dataclass(slots=True)
+class Figures:
+    """What can be told of one server."""
+
+    state: str = "new"
+    frames: int = 0
+    garbage: int = 0
+    gaps: int = 0
+    resyncs: int = 0
+    connections: int = 0
+
+
+@dataclass(slots=True)
+class Known:
+    """A session as this connection knows it."""
+
+    sequence: Sequence = field(default_factory=Sequence)
+    live: bool = False
+    tries: int = 0
+    stuck_at: int | None = None
+    deciding: set[str] = field(default_factory=set)
+    """What we are about to do there: the server's news of it waits for its answer to us."""
+    held: list[tuple[str | None, bytes]] = field(default_factory=list)
+
+
+class Sessions:
+    """Keeps every live session subscribed. `request` sends a frame and returns the acknowledgement."""
+
+    def __init__(
+        self,
+        rest: Rest,
+        outbox: Outbox,
+        figures: Figures,
+        request: Callable[[str, JSON], Awaitable[JSON]],
+    ) -> None:
+        self.told = False
+        """Whether this server sends some frames without a subscription."""
+        self._rest = rest
+        self._outbox = outbox
+        self._figures = figures
+        self._request = request
+        self._known: dict[str, Known] = {}
+        self._created: dict[str, str] = {}
+        self._listed: dict[str, tuple[str, int | None]] = {}
+        self._wanted: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._resync: dict[str, str] = {}
+        self._oversized: set[str] = set()
+
+    @property
+    def live(self) -> list[str]:
+        """The sessions whose frames flow."""
+        return [name for name, known in self._known.items() if known.live]
+
+    def listed(self, items: Iterable[JSON]) -> None:
+        """Want every session that is new here, or has changed since the server said it was not loaded."""
+        for item in items:
+            name, created = item.get("id"), item.get("created_at")
+            if not isinstance(name, str):
+                continue
+            known = self._known.get(name)
+            stands = None if known is None else known.sequence.seq
+            changed = f"{item.get('updated_at')} {item.get('busy')}"
+            before = self._listed.get(name)
+            self._listed[name] = (changed, stands)
+            if isinstance(created, str):
+                self._created[name] = created
+            # One that changed while none of its frames came is no longer subscribed to.
+            if before is None or (before[0] != changed and (known is None or before[1] == stands)):
+                self._want(name)
+        for forgotten in list(self._listed)[: max(0, len(self._listed) - _MOST)]:
+            del self._listed[forgotten]
+            self._created.pop(forgotten, None)
+
+    def resync_required(self, body: JSON) -> None:
+        """The server cannot send what was missed."""
+        name, reason = body.get("session_id"), body.get("reason")
+        known = self._known.get(name) if isinstance(name, str) else None
+        if known is not None and isinstance(name, str):
+            self._resync[name] = reason if isinstance(reason, str) else "resync_required"
+            if not known.sequence.waiting:
+                self._want(name)
+
+    def take(self, kind: str, frame: JSON, body: JSON, raw: bytes) -> None:
+        """A durable frame finds its session."""
+        name, seq, epoch = frame.get("session_id"), frame.get("seq"), frame.get("epoch")
+        if not isinstance(name, str) or not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
+            self._figures.garbage += 1
+            return
+        if name == GLOBAL:
+            about = body.get("sessionId")
+            self._pass(about if isinstance(about, str) else GLOBAL, raw)
+            if kind == "event.session.archived" and isinstance(about, str):
+                self._known.pop(about, None)
+            return
+        known = self._known.get(name)
+        if known is None:
+            # The rest of its frames comes with a subscription, and this one again.
+            self.told = True
+            self._want(name)
+            return
+        for ready in known.sequence.take(epoch if isinstance(epoch, str) else None, seq, raw):
+            self._forward(name, known, ready)
+        if known.sequence.broken and known.live:
+            self._figures.gaps += 1
+            known.live = False
+            self._want(name)
+
+    async def follow(self) -> None:
+        """Subscribe to whatever is wanted, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            names = list(self._wanted)[:_AT_ONCE]
+            for name in names:
+                del self._wanted[name]
+            if self._wanted:
+                self._wake.set()
+            if names:
+                await self._subscribe(names)
+
+    async def write(self, write: JSON) -> None:
+        """Do one thing that the service wants, and tell it what came of it before the server does."""
+        name, about = str(write.get("session")), writes.subject(write)
+        known = self._known.get(name)
+        if known is not None:
+            known.deciding.add(about)
+        outcome, code = await writes.carry_out(self._rest, write)
+        line = {"link": "result", "id": write.get("id"), "session_id": name, "outcome": outcome}
+        self._outbox.tell(line | ({"code": code} if code else {}))
+        if known is not None:
+            known.deciding.discard(about)
+            self._release(name, known)
+
+    def forget(self, *, oversized: bool) -> None:
+        """The connection is over: nothing that it knew holds any more. A frame may have been too large."""
+        if oversized:
+            self._oversized |= self._known.keys()
+        for known in self._known.values():
+            for _, raw in known.held:
+                self._outbox.put(raw)
+        for table in (self._known, self._wanted, self._resync, self._listed):
+            table.clear()
+        self._wake.clear()
+        self.told = False
+
+    def _want(self, name: str) -> None:
+        if len(self._wanted) < _MOST:
+            self._wanted[name] = None
+            self._wake.set()
+
+    def _forward(self, name: str, known: Known, raw: bytes) -> None:
+        about = writes.announces(raw) if known.deciding else None
+        if known.held or (about is not None and about in known.deciding):
+            known.held.append((about, raw))
+        else:
+            self._pass(name, raw)
+
+    def _release(self, name: str, known: Known) -> None:
+        """What was held for the sake of a write goes on, up to one that is still under way."""
+        waiting, known.held = known.held, []
+        for place, (about, raw) in enumerate(waiting):
+            if about in known.deciding:
+                known.held = waiting[place:]
+                return
+            self._pass(name, raw)
+
+    def _pass(self, name: str, raw: bytes) -> None:
+        self._figures.frames += 1
+        known = self._known.get(name)
+        if known is not None and known.sequence.halted:
+            return
+        line = raw if b"\n" not in raw else orjson.dumps(orjson.loads(raw))
+        if not self._outbox.put(line) and known is not None:
+            self._halt(name, known)
+
+    def _halt(self, name: str, known: Known) -> None:
+        """It all comes again, from where the service stands, when that takes frames."""
+        known.live = False
+        known.sequence.halt()
+        self._want(name)
+
+    async def _subscribe(self, names: list[str]) -> None:
+        try:
+            if not self._outbox.roomy:
+                raise ServiceAway
+            stored = await self._outbox.cursors(names)
+        except ServiceAway:
+            # The frames wait at the server; so do we.
+            await asyncio.sleep(_PAUSE_SECONDS)
+            for name in names:
+                self._want(name)
+            return
+        cursors: JSON = {}
+        for name in names:
+            sequence = self._known.setdefault(name, Known()).sequence
+            await self._place(name, sequence, stored.get(name))
+            if sequence.seq is not None:
+                cursors[name] = {"seq": sequence.seq}
+                if sequence.epoch is not None:
+                    cursors[name]["epoch"] = sequence.epoch
+        ack = await self._request("subscribe", {"session_ids": names, "cursors": cursors})
+        accepted = _names(ack.get("accepted"))
+        for name in _names(ack.get("resync_required")):
+            self._resync.setdefault(name, "resync_required")
+        stands = ack.get("cursors")
+        for name in names:
+            if name in accepted:
+                at = stands.get(name) if isinstance(stands, dict) else None
+                await self._accepted(name, at if isinstance(at, dict) else {}, stored.get(name))
+            else:
+                self._known.pop(name, None)
+                self._resync.pop(name, None)
+        self._outbox.tell({"link": "claim", "ids": [name for name in names if name in accepted]})
+
+    async def _place(self, name: str, sequence: Sequence, stored: JSON | None) -> None:
+        """From where on the session is asked for."""
+        if name in self._oversized:
+            # Asked for again, the frame that is too large would only come again.
+            self._oversized.discard(name)
+            self._resync[name] = "oversized"
+            sequence.again(None, None)
+        elif stored is not None and isinstance(stored.get("seq"), int):
+            epoch = stored.get("epoch")
+            sequence.again(None if epoch == "-" else epoch, stored["seq"])
+        else:
+            sequence.again(None, 0 if await self._young(name) else None)
+
+    async def _accepted(self, name: str, at: JSON, stored: JSON | None) -> None:
+        """The server sends this session's frames from now on; what it could not send, a snapshot tells."""
+        known = self._known.get(name)
+        if known is None or known.sequence.halted:
+            return
+        seq = at.get("seq")
+        reason = self._resync.pop(name, None)
+        if reason is None and known.sequence.seq is not None:
+            for ready in known.sequence.acknowledged(at.get("epoch"), seq if isinstance(seq, int) else None):
+                self._forward(name, known, ready)
+            if known.sequence.broken:
+                known.tries = known.tries + 1 if known.stuck_at == known.sequence.seq else 1
+                known.stuck_at = known.sequence.seq
+                if known.tries < _PATIENCE:
+                    self._want(name)
+                    return
+                reason = "gap"
+            elif stored is None or not stored.get("open"):
+                known.live, known.tries = True, 0
+                return
+        await self._snapshot(name, known, reason)
+
+    async def _snapshot(self, name: str, known: Known, reason: str | None) -> None:
+        known.sequence.pause()
+        try:
+            line = await self._rest.snapshot(name)
+        except RestError:
+            line = {}
+        seq, epoch = line.get("seq"), line.get("epoch")
+        if not isinstance(seq, int) or isinstance(seq, bool) or not isinstance(epoch, str | None):
+            self._known.pop(name, None)
+            return
+        stood = known.sequence
+        if self._known.get(name) is not known or stood.halted:
+            return
+        if reason is not None:
+            self._figures.resyncs += 1
+            line["reason"] = reason
+            if stood.epoch == epoch and stood.seq is not None:
+                line["missed"] = max(0, seq - stood.seq)
+        if not self._outbox.put(orjson.dumps(line)):
+            self._halt(name, known)
+            return
+        for ready in stood.start(epoch, seq):
+            self._forward(name, known, ready)
+        known.live, known.tries = not stood.broken, 0
+        if stood.broken:
+            self._want(name)
+
+    async def _young(self, name: str) -> bool:
+        """Whether a session that the service does not know began so lately that all of it is of interest."""
+        began = self._created.get(name)
+        if began is None:
+            try:
+                began = str((await self._rest.session(name)).get("created_at"))
+            except RestError:
+                return False
+        try:
+            return time.time() - datetime.fromisoformat(began).timestamp() < _YOUNG_SECONDS
+        except ValueError:
+            return False
+
+
+def _names(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
