@@ -83,17 +83,19 @@ class _Tee:
             self._observer.stdin.close()
             copies.start()
         tap = _ignore if copies is None else copies.offer
-        exited, woken = os.pipe()
+        exited, exiting = os.pipe()
         down = threading.Thread(target=_to_agent, args=(os.dup(agent.stdin.fileno()), tap), daemon=True)
         up = threading.Thread(
             target=_to_client, args=(os.dup(agent.stdout.fileno()), exited, tap), daemon=True
         )
         agent.stdin.close()
         agent.stdout.close()
-        down.start()
-        up.start()
-        code = agent.wait()
-        os.close(woken)
+        waiter = threading.Thread(target=_await_exit, args=(agent, exiting), daemon=True)
+        for thread in (down, up, waiter):
+            thread.start()
+        _serve_signals(exited)
+        waiter.join()
+        code = agent.returncode
         # With the agent gone, a signal is meant for us again.
         self._signals_to(signal.SIG_DFL)
         # A client that reads slowly gets all of it, as it would from a pipe of the agent's own.
@@ -132,6 +134,24 @@ class _Tee:
 
 def _ignore(_kind: Kind, _chunk: bytes) -> None:
     """The tap of a tee without an observer."""
+
+
+def _await_exit(agent: subprocess.Popen[bytes], exiting: int) -> None:
+    agent.wait()
+    os.close(exiting)
+
+
+def _serve_signals(exited: int) -> None:
+    """Until the agent has exited. Without the descriptor, a signal just before a wait is seen only after it."""
+    arrived, arriving = os.pipe()
+    os.set_blocking(arriving, False)
+    signal.set_wakeup_fd(arriving, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(exited, select.POLLIN)
+    poll.register(arrived, select.POLLIN)
+    while exited not in {fd for fd, _ in poll.poll()}:
+        os.read(arrived, 512)
+    signal.set_wakeup_fd(-1)
 
 
 def _start_agent(command: Sequence[str]) -> subprocess.Popen[bytes]:
