@@ -23,6 +23,7 @@ from handlers.frames_acp import frames_acp
 from handlers.frames_web import frames_web
 from handlers.health import healthz, readyz
 from handlers.hook_route import HookFront, hook
+from handlers.metrics import metrics
 from handlers.responses import refused
 from handlers.service import Service
 from handlers.settings import Settings
@@ -62,6 +63,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
             WebSocketRoute("/socket", socket),
             Route("/healthz", healthz, methods=["GET"]),
             Route("/readyz", readyz, methods=["GET"]),
+            Route("/metrics", metrics, methods=["GET"]),
         ],
         lifespan=lifespan,
         middleware=[Middleware(HookFront, service=service)],

@@ -31,8 +31,8 @@ class Gatekeeper:
         self._token = settings.token
         self._control_token = settings.control_token
         self._emitter = settings.emitter
-        self._open = Principal(settings.emitter, OPEN_RIGHTS, False)
-        self._owner = Principal(settings.emitter, ALL_RIGHTS, True, OWNER_LABEL)
+        self._open = Principal(settings.emitter, OPEN_RIGHTS, False, name="local")
+        self._owner = Principal(settings.emitter, ALL_RIGHTS, True, OWNER_LABEL, name=OWNER_LABEL)
         self._hosts = {"localhost", *settings.allowed_hosts}
         if not _is_wildcard(settings.host):
             self._hosts.add(settings.host.lower())
@@ -68,6 +68,7 @@ class Gatekeeper:
                 raise Refused(401, "unauthorized", "a bearer token is needed: Authorization: Bearer TOKEN")
             self._check_local(scope, headers)
             principal = self._open
+        scope["aep.principal"] = principal
         if posting or not principal.authenticated:
             check_origin(headers)
         if not principal.may(right):

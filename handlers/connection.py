@@ -115,6 +115,7 @@ class Connection:
             for payload, tag in self.box.take_tagged():
                 await self._text(payload)
                 if tag is not None:
+                    self.service.counters.add("events.out.socket")
                     self._subscriptions.note(tag)
             if self.box.closed and not len(self.box):
                 return
@@ -250,12 +251,19 @@ class Connection:
             return
         if not self.hello.emitting:
             raise FrameRefused("unauthorized", "this connection said it is a consumer", cause=cause)
+        await self._slow_down()
         if posted.session is not None and posted.position is not None:
             await self.service.claims.claim(self._name, self.principal.emitter, posted.session, self.hello)
         try:
             await self.service.ingest.admit(self.principal, [posted])
         except StateError:
             raise FrameRefused("unavailable", "Redis does not answer; send it again", cause=cause) from None
+
+    async def _slow_down(self) -> None:
+        """A token over its rate is read from more slowly, which its sender notices by itself."""
+        rates, clock = self.service.rates, self.service.clock
+        await asyncio.sleep(rates.wait(self.principal, clock.steady()))
+        rates.take(self.principal, clock.steady())
 
 
 def dump(frame: JSONObject) -> bytes:

@@ -167,6 +167,7 @@ class Engine:
             except TimeoutError:
                 self._give_up(lane, waiting)
         assert waiting.outcome is not None
+        self._counters.commit.observe(self._clock.steady() - now)
         return waiting.outcome
 
     async def close(self, seconds: float) -> None:

@@ -7,9 +7,9 @@ import re
 from starlette.requests import Request
 from starlette.responses import Response
 
+from handlers.admission import admitted_body
 from handlers.aep.envelope import AEP_VERSION
 from handlers.auth import media_type
-from handlers.body import read_body
 from handlers.discovery import discovery
 from handlers.errors import InvalidEvent, Refused
 from handlers.ingest import Posted
@@ -36,7 +36,7 @@ async def post_events(request: Request) -> Response:
     kind = media_type(request.headers)
     if kind not in {"application/json", "application/x-ndjson"}:
         raise Refused(415, "unsupported-media-type", "events are application/json or application/x-ndjson")
-    body = await read_body(request, service.settings.max_body)
+    body = await admitted_body(service, request, principal)
     posted = read_events(service, body, kind == "application/x-ndjson")
     if isinstance(posted, Response):
         return posted

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from handlers.admission import admitted_body
 from handlers.aep.canonical import parse
 from handlers.aep.levels import JSONObject
 from handlers.agents import ACP
 from handlers.auth import media_type
-from handlers.body import read_body
 from handlers.errors import InvalidJSON, InvalidState, Refused
 from handlers.lifecycle.cursors import Placed
 from handlers.limit import Limit
@@ -69,7 +69,7 @@ async def frames_acp(request: Request) -> Response:
     principal = service.gate.admit(request.scope, Right.EMIT, posting=True)
     if media_type(request.headers) not in MEDIA_TYPES:
         raise Refused(415, "unsupported-media-type", "frames are sent as application/x-ndjson")
-    body = await read_body(request, service.settings.max_body)
+    body = await admitted_body(service, request, principal)
     lines, malformed = read_lines(body, arrived_ms)
     service.counters.add("acp.lines", len(lines))
     service.counters.add("acp.malformed", malformed)

@@ -23,9 +23,9 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
+from handlers.admission import admitted_body
 from handlers.aep.levels import JSONValue
 from handlers.auth import media_type
-from handlers.body import read_body
 from handlers.client import Client
 from handlers.errors import InvalidState, Refused
 from handlers.lifecycle import cursors
@@ -58,7 +58,7 @@ async def frames_web(request: Request) -> Response:
         raise Refused(415, "unsupported-media-type", "frames are sent as application/x-ndjson")
     reader = _reader(service, request.query_params)
     wait_ms = _wait(request.query_params)
-    batch = reader.read(await read_body(request, service.settings.max_body))
+    batch = reader.read(await admitted_body(service, request, principal))
     service.counters.add("frames.web.received", sum(map(len, batch.sessions.values())))
     if batch.skipped:
         service.counters.add("frames.web.skipped", batch.skipped)

@@ -22,6 +22,7 @@ async def healthz(request: Request) -> Response:
         if problem is not None:
             answer["problem"] = problem
         answer |= service.figures()
+        answer["clocks"] = await service.offsets()
     return json_response(answer)
 
 

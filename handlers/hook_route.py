@@ -9,8 +9,10 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from handlers import request_ids
+from handlers.admission import body_limit
 from handlers.aep.canonical import parse
 from handlers.aep.levels import JSONObject
 from handlers.auth import media_type
@@ -42,17 +44,39 @@ class HookFront:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != "/hook" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            await identified(self._app, scope, receive, send)
             return
+        # Off the hot path: an id is made only for those who ask for one, or need one in a log line.
+        identity = request_ids.given(scope["headers"])
+        request_ids.current.set(identity)
         try:
             answer = await _answer(self._service, scope, receive)
         except Refused as error:
-            await refusal(error)(scope, receive, send)
+            self._service.audit.refused(scope, error)
+            await refusal(error, identity)(scope, receive, send)
             return
         body = orjson.dumps(answer.reply)
         headers = [*_HEADERS[answer.stored], (b"content-length", b"%d" % len(body))]
+        if identity is not None:
+            headers.append((request_ids.HEADER, identity))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+async def identified(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run `app` for a request with an id of its own, which its answer repeats."""
+    if scope["type"] != "http":
+        await app(scope, receive, send)
+        return
+    identity = request_ids.given(scope["headers"]) or request_ids.made()
+    request_ids.current.set(identity)
+
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (request_ids.HEADER, identity)]}
+        await send(message)
+
+    await app(scope, receive, tell)
 
 
 _HEADERS = {
@@ -113,10 +137,17 @@ async def _take(service: Service, scope: Scope, receive: Receive) -> _Taken:
     headers = Headers(scope=scope)
     if media_type(headers) != "application/json":
         raise Refused(415, "unsupported-media-type", "a hook payload is sent as application/json")
-    body = await receive_body(headers, receive, service.settings.max_body)
+    body = await receive_body(headers, receive, body_limit(service, principal))
     payload = decode(body)
     service.counters.add("hooks.received")
-    return await observe(service, principal, payload, arrived_ms, started)
+    if service.rates.wait(principal, started):
+        # The observer never breaks the agent: it goes on unobserved.
+        service.counters.add("hooks.limited")
+        return _Taken(SessionKey(principal.emitter, UNKNOWN), "no")
+    service.rates.take(principal, started)
+    taken = await observe(service, principal, payload, arrived_ms, started)
+    service.counters.hook.observe(service.clock.steady() - started)
+    return taken
 
 
 async def _hold(service: Service, held: Held, receive: Receive) -> JSONObject:

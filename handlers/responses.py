@@ -22,11 +22,15 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
     return response
 
 
-def refusal(error: Refused) -> Response:
+def refusal(error: Refused, request_id: bytes | None = None) -> Response:
     """`{"error": code, "detail": sentence}` with the refusal's status."""
     headers = {"WWW-Authenticate": 'Bearer realm="aep-kimi"'} if error.status == 401 else {}
+    if request_id is not None:
+        headers["X-Request-Id"] = request_id.decode("ascii")
     if "stored" in error.more:
         headers["AEP-Stored"] = str(error.more["stored"])
+    if "retry_after" in error.more:
+        headers["Retry-After"] = str(error.more["retry_after"])
     if error.status in {408, 413}:
         # The rest of the body is still on its way; only closing the connection stops it.
         headers["Connection"] = "close"
@@ -36,4 +40,5 @@ def refusal(error: Refused) -> Response:
 async def refused(request: Request, error: Exception) -> Response:
     """Starlette's handler for `Refused`."""
     assert isinstance(error, Refused)
+    request.app.state.service.audit.refused(request.scope, error)
     return refusal(error)

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Sequence
 from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
 from handlers.aep.redaction import Redactor
+from handlers.audit import Audit
 from handlers.auth import Gatekeeper
 from handlers.claims import ClaimBook, process_name
 from handlers.clock import Clock, SystemClock
@@ -21,6 +22,7 @@ from handlers.errors import SettingsError
 from handlers.fanout import Hub
 from handlers.holding import Holding
 from handlers.ingest import Ingest
+from handlers.rates import Rates
 from handlers.relay import Bound
 from handlers.replaying import Replayer
 from handlers.settings import Settings
@@ -28,6 +30,7 @@ from handlers.steering import Steering
 from handlers.sweeper import Sweeper
 from handlers.web_orders import WebOrders
 from state.claims import Claims
+from state.clocks import Clocks
 from state.connection import Client, Limits, connect
 from state.errors import LayoutMismatch, StateError, UnsafeServer
 from state.errors import Refused as RedisRefused
@@ -46,6 +49,7 @@ log = logging.getLogger(__name__)
 _PING_SECONDS = 0.5
 _LAYOUT_SECONDS = 1.0
 _EXAMINE_SECONDS = 2.0
+_COMPARE_SECONDS = 10.0
 _FLIGHT_SECONDS = 1.0
 
 
@@ -71,6 +75,9 @@ class Service:
         self.serverless = serverless
         self.clock: Clock = clock or SystemClock()
         self.counters = Counters()
+        self.audit = Audit(self.clock, self.counters)
+        self.rates = Rates(settings.rate)
+        self.offset_ms: int | None = None
         self.posture = posture(settings)
         self.draining = False
         self.client: Client = client(settings)
@@ -122,6 +129,7 @@ class Service:
             self.sessions, self.engine, self.keys, clock=self.clock, counters=self.counters
         )
         self.bound = Bound(self.client, self.keys)
+        self.clocks = Clocks(self.client, self.keys, process)
         self._tasks: list[asyncio.Task[None]] = []
         self._started_ms = self.clock.now_ms()
         self._mismatch: str | None = None
@@ -143,7 +151,13 @@ class Service:
             await self.client.close()
             raise SettingsError("AEP_REDIS_URL", str(self._mismatch))
         self.reader.start()
-        for work in (self._prepare(), self._follow(), self.sweeper.run(), self.claims.run()):
+        for work in (
+            self._prepare(),
+            self._follow(),
+            self._compare(),
+            self.sweeper.run(),
+            self.claims.run(),
+        ):
             self._begin(work)
         if self.settings.control:
             self._begin(self.holding.run())
@@ -192,10 +206,15 @@ class Service:
         """Whether a relay link of this deployment holds its connection."""
         return await self.bound.read()
 
+    @property
+    def uptime_ms(self) -> int:
+        """How long this process has been there."""
+        return self.clock.now_ms() - self._started_ms
+
     def figures(self) -> dict[str, object]:
         """Counts for those who may see them."""
         return {
-            "uptime_s": (self.clock.now_ms() - self._started_ms) // 1000,
+            "uptime_s": self.uptime_ms // 1000,
             "consumers": self.hub.consumers,
             "held": len(self.holding),
             "feed_missed": self.reader.missed,
@@ -228,11 +247,31 @@ class Service:
             log.error("%s", error)
         self._examined = True
 
+    async def _compare(self) -> None:
+        """Publish how far this process's clock is from Redis's."""
+        while True:
+            with contextlib.suppress(StateError):
+                self.offset_ms = await self.clocks.measure()
+                await self.clocks.say(self.offset_ms, self._redis_ms())
+            await asyncio.sleep(_COMPARE_SECONDS)
+
+    async def offsets(self) -> dict[str, int]:
+        """Milliseconds by which the clock of each live process is ahead of Redis's; empty without Redis."""
+        try:
+            return await self.clocks.everywhere(self._redis_ms())
+        except StateError:
+            return {}
+
+    def _redis_ms(self) -> int:
+        return self.clock.now_ms() - (self.offset_ms or 0)
+
     async def _follow(self) -> None:
         await self.reader.ready()
         self.hub.followed()
 
     def _entries(self, shard: int, entries: Sequence[FeedEntry]) -> None:
+        committed_ms = int(entries[-1].cursor.partition("-")[0]) + (self.offset_ms or 0)
+        self.counters.feed_lag.observe((self.clock.now_ms() - committed_ms) / 1000)
         for entry in entries:
             if entry.kind == "event":
                 self.hub.publish("own", entry.body, entry.key.emitter)

@@ -53,6 +53,8 @@ class Settings:
     web_control: bool = False
     web_mode: WebMode = "companion"
     buffer: int = 10_000
+    rate: int = 0
+    """Events per second that a token may hand in to one process; 0 for no limit."""
     max_body: int = 32 * 1024 * 1024
     max_batch: int = 10_000
     max_from: int = 1_024
@@ -107,6 +109,7 @@ class Settings:
             web_control=reader.flag("AEP_KIMI_WEB_CONTROL", False),
             web_mode=reader.choice("AEP_KIMI_WEB_MODE", "companion", _web_mode, "companion or primary"),
             buffer=reader.integer("AEP_BUFFER", 10_000, 1, 1_000_000),
+            rate=reader.integer("AEP_RATE", 0, 0, 1_000_000),
             max_body=reader.integer("AEP_MAX_BODY", 32 * 1024 * 1024, 1_024, 1 << 30),
             max_batch=reader.integer("AEP_MAX_BATCH", 10_000, 1, 1_000_000),
             max_from=reader.integer("AEP_MAX_FROM", 1_024, 1, 100_000),

@@ -22,6 +22,7 @@ async def socket(websocket: WebSocket) -> None:
         if service.draining:
             raise Refused(503, "shutting-down", "this process is stopping; another one will answer")
     except Refused as error:
+        service.audit.refused(scope, error)
         await refuse(scope, receive, send, error)
         return
     await send({"type": "websocket.accept"})

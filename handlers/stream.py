@@ -188,6 +188,7 @@ class EventStream(Response):
                     if message is not None:
                         parts.append(message)
                         size += len(message)
+                        self._service.counters.add("events.out.stream")
                 if size >= _CHUNK_BYTES:
                     await _write(send, b"".join(parts))
                     parts, size = [], 0
@@ -207,6 +208,7 @@ class EventStream(Response):
                 continue
             while waiting := self._box.take(_CHUNK_BYTES):
                 await _write(send, b"".join(waiting))
+                self._service.counters.add("events.out.stream", len(waiting))
             if self._box.closed:
                 if self._stopping:
                     await _write(send, b": shutting-down\n\n")

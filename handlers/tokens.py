@@ -1,6 +1,7 @@
 """Who holds which token: rights, grants, and the token file of a shared service.
 
-The file has one grant a line, `sha256:{64 hex digits} {emitter} {right[,right…]} [label]`; blank lines and
+The file has one grant a line, `sha256:{64 hex digits} {emitter} {right[,right…]} [rate=N] [body=N] [label]`:
+`rate` is in events per second, `body` the largest request body in bytes. Blank lines and
 lines that begin with `#` are skipped. It holds digests, never tokens, and is read again when it changes.
 What a token watches and commands is what its emitter's tokens handed in, unless it has the right `all`.
 """
@@ -15,6 +16,7 @@ from enum import StrEnum
 
 from handlers.errors import SettingsError
 
+_NAME = len("sha256:") + 12
 _EMITTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -46,6 +48,12 @@ class Principal:
     rights: frozenset[Right]
     authenticated: bool
     label: str = ""
+    name: str = ""
+    """Tells tokens apart in counts and logs without telling them: the begin of the digest."""
+    rate: int | None = None
+    """Events per second, 0 for no limit, None for the service's own."""
+    body: int | None = None
+    """The largest request body in bytes; None for the service's own."""
 
     @property
     def scope(self) -> str | None:
@@ -77,9 +85,28 @@ def parse_tokens(text: str, variable: str = "AEP_TOKENS_FILE") -> dict[str, Prin
         except ValueError:
             known = ", ".join(Right)
             raise SettingsError(variable, f"line {number}: rights are {known}, not {parts[2]!r}") from None
-        label = parts[3].strip() if len(parts) > 3 else ""
-        grants[parts[0]] = Principal(parts[1], rights, True, label)
+        limits, label = _limits(parts[3] if len(parts) > 3 else "")
+        for name, value in limits.items():
+            if not re.fullmatch(r"[0-9]{1,9}", value):
+                raise SettingsError(variable, f"line {number}: {name} is a number, not {value!r}")
+        grants[parts[0]] = Principal(
+            parts[1],
+            rights,
+            True,
+            label,
+            name=parts[0][:_NAME],
+            **{name: int(value) for name, value in limits.items()},
+        )
     return grants
+
+
+def _limits(text: str) -> tuple[dict[str, str], str]:
+    """The limits at the begin of what follows the rights, and the label behind them."""
+    limits: dict[str, str] = {}
+    while (match := re.match(r"\s*(rate|body)=(\S*)", text)) is not None:
+        limits[match[1]] = match[2]
+        text = text[match.end() :]
+    return limits, text.strip()
 
 
 class TokenFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from state.claims import Claims
+from state.clocks import Clocks
 from state.connection import Client
 from state.foreign import Foreign
 from state.gates import mark
@@ -31,6 +32,7 @@ LONGEST = {
     rb":fence$": 365 * DAY_MS,
     rb":cursors$": 30 * DAY_MS,
     rb":alive:": 60_000,
+    rb":clocks$": 60_000,
     rb":gates$": HOUR_MS,
     rb":claims:": 60_000,
     rb":claims$": 40 * 60_000,
@@ -68,6 +70,7 @@ async def use_everything(client: Client, keys: Keys) -> None:
     assert lease is not None
     await leases.move(lease, {"0": "1-1"})
     await leases.beat(60_000)
+    await Clocks(client, keys, "process-1").say(3, NOW)
     await Claims(client, keys, "process-1").replace({"session": b"claim"}, now_ms=NOW, ttl_ms=60_000)
 
 
