@@ -17,6 +17,7 @@ from handlers.aep.levels import Capture
 from handlers.errors import SettingsError
 
 WebMode = Literal["companion", "primary"]
+Style = Literal["text", "json"]
 
 DEFAULT_PORT = 8398
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -53,6 +54,8 @@ class Settings:
     web_control: bool = False
     web_mode: WebMode = "companion"
     buffer: int = 10_000
+    log: Style = "text"
+    log_level: str = "info"
     rate: int = 0
     """Events per second that a token may hand in to one process; 0 for no limit."""
     max_body: int = 32 * 1024 * 1024
@@ -109,6 +112,8 @@ class Settings:
             web_control=reader.flag("AEP_KIMI_WEB_CONTROL", False),
             web_mode=reader.choice("AEP_KIMI_WEB_MODE", "companion", _web_mode, "companion or primary"),
             buffer=reader.integer("AEP_BUFFER", 10_000, 1, 1_000_000),
+            log=reader.choice("AEP_LOG", "text", _style, "text or json"),
+            log_level=reader.choice("AEP_LOG_LEVEL", "info", _level, "debug, info, warning or error"),
             rate=reader.integer("AEP_RATE", 0, 0, 1_000_000),
             max_body=reader.integer("AEP_MAX_BODY", 32 * 1024 * 1024, 1_024, 1 << 30),
             max_batch=reader.integer("AEP_MAX_BATCH", 10_000, 1, 1_000_000),
@@ -126,6 +131,14 @@ class Settings:
 
 def _web_mode(value: str) -> WebMode | None:
     return "companion" if value == "companion" else "primary" if value == "primary" else None
+
+
+def _style(value: str) -> Style | None:
+    return "text" if value == "text" else "json" if value == "json" else None
+
+
+def _level(value: str) -> str | None:
+    return value if value in {"debug", "info", "warning", "error"} else None
 
 
 def _capture(value: str) -> Capture | None:

@@ -11,7 +11,6 @@ import ipaddress
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -44,12 +43,14 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand."""
     from handlers.errors import SettingsError
+    from handlers.logs import configure
     from handlers.settings import Settings
     from state.errors import StateError
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    configure("text", "info")
     try:
         settings = Settings.from_env()
+        configure(settings.log, settings.log_level)
         if args.host is not None:
             settings = dataclasses.replace(settings, host=args.host)
         if args.port is not None:
