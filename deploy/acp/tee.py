@@ -142,7 +142,7 @@ def _await_exit(agent: subprocess.Popen[bytes], exiting: int) -> None:
 
 
 def _serve_signals(exited: int) -> None:
-    """Until the agent has exited. Without the descriptor, a signal just before a wait is seen only after it."""
+    """Until the agent has exited. Without a descriptor, a signal just before a wait is seen only after it."""
     arrived, arriving = os.pipe()
     os.set_blocking(arriving, False)
     signal.set_wakeup_fd(arriving, warn_on_full_buffer=False)

@@ -17,14 +17,14 @@ def check(events: Sequence[Emitted], commands: Set[str] = frozenset()) -> set[st
 
     `commands` are the ids of commands, which are causes too and stand in no session's stream.
     """
-    _identity(events, commands)
+    identity(events, commands)
     _runs(events)
-    _calls(events)
+    calls(events)
     assert sum(event.draft.type == "session.ended" for event in events) <= 1
-    return _requests(events)
+    return requests(events)
 
 
-def _identity(events: Sequence[Emitted], commands: Set[str]) -> None:
+def identity(events: Sequence[Emitted], commands: Set[str]) -> None:
     last, seen = -1, set[str]()
     for event in events:
         assert event.seq > last, "positions rise"
@@ -58,7 +58,7 @@ def _runs(events: Sequence[Emitted]) -> None:
             ended.add(run)
 
 
-def _calls(events: Sequence[Emitted]) -> None:
+def calls(events: Sequence[Emitted]) -> None:
     requested = {event.id for event in events if event.draft.type == "tool.requested"}
     paired, alone = Counter[str](), Counter[tuple[object, str | None]]()
     denied = set[tuple[object, str | None]]()
@@ -88,7 +88,7 @@ def _calls(events: Sequence[Emitted]) -> None:
         assert count <= 1 + again[key], "one terminal per call that came alone"
 
 
-def _requests(events: Sequence[Emitted]) -> set[str]:
+def requests(events: Sequence[Emitted]) -> set[str]:
     open_, answered, known = set[str](), set[str](), set[str]()
     for event in events:
         kind, subject = event.draft.type, event.draft.subject

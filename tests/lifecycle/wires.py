@@ -68,7 +68,7 @@ class Connection:
         self.link = link
         self.joins = Joins()
         self.number = 0
-        self._ids = {"c2a": 0, "a2c": 0}
+        self.ids = {"c2a": 0, "a2c": 0}
 
     def line(self, direction: str, frame: dict[str, Any], *, after: int = 10) -> list[Emitted]:
         self.room.at += after
@@ -85,8 +85,8 @@ class Connection:
     def ask(self, method: str, *, back: bool = False, **params: Any) -> tuple[int, list[Emitted]]:
         """A request to the agent, or `back` to the editor: its id, and the events."""
         direction = "a2c" if back else "c2a"
-        number = self._ids[direction]
-        self._ids[direction] += 1
+        number = self.ids[direction]
+        self.ids[direction] += 1
         return number, self.line(direction, {"id": number, "method": method, "params": params})
 
     def answer(self, number: int, result: Any, *, back: bool = False) -> list[Emitted]:
