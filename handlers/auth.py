@@ -82,6 +82,13 @@ class Gatekeeper:
         except Refused:
             return None
 
+    def stands(self, principal: Principal) -> bool:
+        """Whether whoever was let in as `principal` would be so again: its token may be revoked meanwhile."""
+        if self._file is None or principal in (self._owner, self._open):
+            return True
+        self._reload()
+        return self._file.grants(principal)
+
     def _identify(self, scope: Scope, headers: Headers, query: bool) -> Principal | None:
         token = _presented(scope, headers, query)
         if token is None:
@@ -90,12 +97,15 @@ class Gatekeeper:
             if own is not None and hmac.compare_digest(token.encode(), own.encode()):
                 return self._owner
         if self._file is not None:
-            now = time.monotonic()
-            if now - self._checked > _RELOAD_SECONDS:
-                self._checked = now
-                self._file.refresh()
+            self._reload()
             return self._file.find(token)
         return None
+
+    def _reload(self) -> None:
+        now = time.monotonic()
+        if self._file is not None and now - self._checked > _RELOAD_SECONDS:
+            self._checked = now
+            self._file.refresh()
 
     def _check_local(self, scope: Scope, headers: Headers) -> None:
         client = scope.get("client")

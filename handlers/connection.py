@@ -51,6 +51,10 @@ class Connection:
         """The process is stopping."""
         self.end(GOING_AWAY, "shutting-down")
 
+    def expel(self) -> None:
+        """Its token is no longer what it was."""
+        self.end(POLICY, "unauthorized")
+
     def lag(self) -> None:
         """The feed lost something: the consumer must come back and resume."""
         self.end(TRY_LATER, "events were missed; resume from the delivered positions")

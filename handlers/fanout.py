@@ -16,6 +16,7 @@ from handlers.aep.filters import Filter
 from handlers.aep.levels import Capture
 from handlers.counters import Counters
 from handlers.delivery import Item, Kind, Outbox
+from handlers.tokens import Principal
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,14 @@ Encode = Callable[[Item, Capture | None], bytes]
 class Consumer(Protocol):
     """What the hub tells a consumer beside its events."""
 
+    principal: Principal
+    """As whom it was let in."""
+
     def drain(self) -> None:
         """The process is stopping."""
+
+    def expel(self) -> None:
+        """Its token is no longer what it was."""
 
     def lag(self) -> None:
         """The feed lost something: the consumer must come back and resume."""
@@ -204,6 +211,13 @@ class Hub:
         self._counters.add("feed.missed", missed)
         for consumer in self._consumers():
             consumer.lag()
+
+    def expel(self, stands: Callable[[Principal], bool]) -> None:
+        """End every consumer whose token has been revoked or changed."""
+        for consumer in self._consumers():
+            if not stands(consumer.principal):
+                self._counters.add("consumers.expelled")
+                consumer.expel()
 
     def drain(self) -> None:
         """Tell every consumer that the process is stopping."""

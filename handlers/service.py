@@ -50,6 +50,7 @@ _PING_SECONDS = 0.5
 _LAYOUT_SECONDS = 1.0
 _EXAMINE_SECONDS = 2.0
 _COMPARE_SECONDS = 10.0
+_TOKENS_SECONDS = 2.0
 _FLIGHT_SECONDS = 1.0
 
 
@@ -161,6 +162,8 @@ class Service:
             self._begin(work)
         if self.settings.control:
             self._begin(self.holding.run())
+        if self.settings.tokens_file:
+            self._begin(self._watch_tokens())
 
     def drain(self) -> None:
         """Stop taking consumers, and tell those that are here. Safe to call twice."""
@@ -264,6 +267,12 @@ class Service:
 
     def _redis_ms(self) -> int:
         return self.clock.now_ms() - (self.offset_ms or 0)
+
+    async def _watch_tokens(self) -> None:
+        """A token that is revoked ends its open connections, too."""
+        while True:
+            await asyncio.sleep(_TOKENS_SECONDS)
+            self.hub.expel(self.gate.stands)
 
     async def _follow(self) -> None:
         await self.reader.ready()

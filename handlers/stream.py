@@ -21,7 +21,7 @@ from handlers.fanout import Subscription
 from handlers.positions import Resume, parse_event_id, parse_resume
 from handlers.replaying import Exhausted
 from handlers.service import Service
-from handlers.tokens import Right
+from handlers.tokens import Principal, Right
 from state.errors import StateError
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ async def stream(request: Request) -> Response:
         raise Refused(503, "shutting-down", "this process is stopping; another one will answer")
     if ask.live and not await service.hub.ready(_READY_SECONDS):
         raise Refused(503, "no-redis", "Redis is not there: a stream could not keep its promises")
-    return EventStream(service, ask)
+    return EventStream(service, ask, principal)
 
 
 def parse_ask(request: Request, max_from: int) -> Ask:
@@ -114,8 +114,9 @@ def sessions_of(wanted: object) -> frozenset[str] | None:
 class EventStream(Response):
     """One consumer's stream, from the replay to the end."""
 
-    def __init__(self, service: Service, ask: Ask) -> None:
+    def __init__(self, service: Service, ask: Ask, principal: Principal) -> None:
         super().__init__()
+        self.principal = principal
         self._service = service
         self._ask = ask
         self._box = Outbox()
@@ -124,6 +125,10 @@ class EventStream(Response):
     def drain(self) -> None:
         """The process is stopping: say so and end."""
         self._stopping = True
+        self._box.close()
+
+    def expel(self) -> None:
+        """Its token is no longer what it was: end."""
         self._box.close()
 
     def lag(self) -> None:

@@ -144,6 +144,10 @@ class TokenFile:
         """The principal of a presented token. The look-up is by digest, so it tells nothing by its time."""
         return self._grants.get(token_digest(token))
 
+    def grants(self, principal: Principal) -> bool:
+        """Whether the file still says of this principal what it said when it was let in."""
+        return principal in self._grants.values()
+
     def emitters(self) -> frozenset[str]:
         """Every emitter that some token speaks for."""
         return frozenset(grant.emitter for grant in self._grants.values())

@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
         elif args.action == "revoke":
             gone = token_file.remove(path, args.token)
             print(f"revoked {gone.short}, which spoke for {gone.principal.emitter}")
-            print("connections that are open with it stay open until they end", file=sys.stderr)
         else:
             _list(path, token_file.grants(path), args.json)
     except SettingsError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from tests.app.duplex import command, duplex, event
 from tests.control.desk import INSTRUCT, RESPOND, desk
@@ -134,3 +135,26 @@ async def test_the_operator_sees_and_commands_both(house: House) -> None:
     assert await prompt(house.anna, "only-annas") == {"message": "from the operator"}
     # To hand in events its token has no right.
     assert (await house.ops.hook("Stop")).status_code == 403
+
+
+def revoke(file: Path, name: str) -> None:
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if f" {name} " not in line))
+
+
+async def test_a_revoked_token_ends_what_is_open(house: House) -> None:
+    file = Path(house.replica.service.settings.tokens_file or "")
+    async with (
+        desk(house.replica, house.ben.token) as bens,
+        desk(house.replica, house.anna.token) as annas,
+        house.replica.client.stream("GET", "/stream", headers=house.ben.headers) as stream,
+    ):
+        revoke(file, "ben")
+        closing = await bens.wait(lambda frame: frame["type"] == "closing")
+        assert closing["reason"] == "unauthorized"
+        async with asyncio.timeout(20):
+            async for _ in stream.aiter_bytes():
+                pass
+        await house.anna.hook("Stop")
+        await annas.wait(lambda frame: frame["type"].startswith("x.kimi-code"))
+    assert (await house.ben.hook("Stop")).status_code == 401
