@@ -1,4 +1,4 @@
-"""Gates when processes die, freeze and restart: one terminal each, in seconds; nothing allowed by accident."""
+"""Gates when processes die, freeze or restart: one terminal each, in seconds; nothing allowed by accident."""
 
 from __future__ import annotations
 
