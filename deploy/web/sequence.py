@@ -62,6 +62,13 @@ class Sequence:
         """A snapshot is asked for: hold what comes until it is there."""
         self.paused = True
 
+    def resume(self) -> list[bytes]:
+        """Nothing was missed: the frames that were held meanwhile."""
+        self.paused = False
+        ready = self._next()
+        self.broken = bool(self._held)
+        return ready
+
     def start(self, epoch: str | None, seq: int) -> list[bytes]:
         """A snapshot stands at `seq`; the frames after it that were held."""
         if self.epoch == epoch and self.seq is not None:

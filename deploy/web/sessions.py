@@ -50,6 +50,8 @@ class Known:
     deciding: set[str] = field(default_factory=set)
     """What we are about to do there: the server's news of it waits for its answer to us."""
     held: list[tuple[str | None, bytes]] = field(default_factory=list)
+    snapshot: tuple[int, bytes] | None = None
+    """What is to be told behind the frame of that number."""
 
 
 class Sessions:
@@ -128,8 +130,7 @@ class Sessions:
             self.told = True
             self._want(name)
             return
-        for ready in known.sequence.take(epoch if isinstance(epoch, str) else None, seq, raw):
-            self._forward(name, known, ready)
+        self._forward(name, known, known.sequence.take(epoch if isinstance(epoch, str) else None, seq, raw))
         if known.sequence.broken and known.live:
             self._figures.gaps += 1
             known.live = False
@@ -178,12 +179,25 @@ class Sessions:
             self._wanted[name] = None
             self._wake.set()
 
-    def _forward(self, name: str, known: Known, raw: bytes) -> None:
-        about = writes.announces(raw) if known.deciding else None
-        if known.held or (about is not None and about in known.deciding):
-            known.held.append((about, raw))
+    def _forward(self, name: str, known: Known, ready: list[bytes]) -> None:
+        """Frames in their order, the last of them the one where the sequence stands."""
+        for left, raw in zip(range(len(ready) - 1, -1, -1), ready, strict=True):
+            about = writes.announces(raw) if known.deciding else None
+            if known.held or (about is not None and about in known.deciding):
+                known.held.append((about, raw))
+            else:
+                self._pass(name, raw)
+            self._insert(name, known, (known.sequence.seq or 0) - left)
+
+    def _insert(self, name: str, known: Known, seq: int) -> None:
+        """Tell the snapshot that stands at `seq`."""
+        if known.snapshot is None or seq < known.snapshot[0]:
+            return
+        (_, line), known.snapshot = known.snapshot, None
+        if known.held:
+            known.held.append((None, line))
         else:
-            self._pass(name, raw)
+            self._pass(name, line)
 
     def _release(self, name: str, known: Known) -> None:
         """What was held for the sake of a write goes on, up to one that is still under way."""
@@ -222,7 +236,8 @@ class Sessions:
             return
         cursors: JSON = {}
         for name in names:
-            sequence = self._known.setdefault(name, Known()).sequence
+            known = self._known.setdefault(name, Known())
+            known.snapshot, sequence = None, known.sequence
             await self._place(name, sequence, stored.get(name))
             if sequence.seq is not None:
                 cursors[name] = {"seq": sequence.seq}
@@ -263,8 +278,8 @@ class Sessions:
         seq = at.get("seq")
         reason = self._resync.pop(name, None)
         if reason is None and known.sequence.seq is not None:
-            for ready in known.sequence.acknowledged(at.get("epoch"), seq if isinstance(seq, int) else None):
-                self._forward(name, known, ready)
+            ready = known.sequence.acknowledged(at.get("epoch"), seq if isinstance(seq, int) else None)
+            self._forward(name, known, ready)
             if known.sequence.broken:
                 known.tries = known.tries + 1 if known.stuck_at == known.sequence.seq else 1
                 known.stuck_at = known.sequence.seq
@@ -290,16 +305,22 @@ class Sessions:
         stood = known.sequence
         if self._known.get(name) is not known or stood.halted:
             return
-        if reason is not None:
-            self._figures.resyncs += 1
-            line["reason"] = reason
-            if stood.epoch == epoch and stood.seq is not None:
-                line["missed"] = max(0, seq - stood.seq)
-        if not self._outbox.put(orjson.dumps(line)):
-            self._halt(name, known)
-            return
-        for ready in stood.start(epoch, seq):
-            self._forward(name, known, ready)
+        if reason is None and stood.seq is not None and stood.epoch == epoch:
+            # Nothing was missed: the frames up to there are here, or on their way.
+            known.snapshot = (seq, orjson.dumps(line))
+            self._insert(name, known, stood.seq)
+            self._forward(name, known, stood.resume())
+        else:
+            if reason is not None:
+                self._figures.resyncs += 1
+                line["reason"] = reason
+                if stood.epoch == epoch and stood.seq is not None:
+                    line["missed"] = max(0, seq - stood.seq)
+            known.snapshot = None
+            if not self._outbox.put(orjson.dumps(line)):
+                self._halt(name, known)
+                return
+            self._forward(name, known, stood.start(epoch, seq))
         known.live, known.tries = not stood.broken, 0
         if stood.broken:
             self._want(name)

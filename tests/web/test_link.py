@@ -13,6 +13,7 @@ import pytest
 from aep_sdk.projection import StateProjection
 
 from deploy.web import outbox, watch
+from deploy.web.rest import Rest
 from handlers import frames_web
 from tests.app.replica import Replica, running, until
 from tests.servers import AnyServer
@@ -488,3 +489,40 @@ async def test_nothing_of_an_error_or_a_snapshot_leaves_the_link(
         assert SECRET not in json.dumps(link.report())
     assert SECRET not in json.dumps(events)
     assert SECRET not in caplog.text
+
+
+async def test_a_snapshot_skips_no_frame_that_can_be_had(
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session was loaded again after a crash of its server; while we ask how it stands, turns pass."""
+    async with faking(tmp_path) as fake:
+        journal = fake.session("session_1")
+        journal.add("turn.started", turnId=0, origin={"kind": "user"})
+        async with linking_to(replica, tmp_path):
+            await told(replica, "run.started")
+        journal.add("turn.started", turnId=1, origin={"kind": "user"})
+        snapshot = Rest.snapshot
+
+        async def slow(rest: Rest, session: str) -> Any:
+            for number in (1, 2, 3):
+                if number > 1:
+                    journal.add("turn.started", turnId=number, origin={"kind": "user"})
+                    await fake.send(journal, journal.frames[-1])
+                journal.call(number, "a")
+                journal.add("turn.ended", turnId=number, reason="completed")
+                await fake.send(journal, *journal.frames[-3:])
+            answer = await snapshot(rest, session)
+            await fake.send(journal, *journal.turn(4))
+            return answer
+
+        monkeypatch.setattr(Rest, "snapshot", slow)
+        async with linking_to(replica, tmp_path):
+            events = await told(replica, *["run.finished"] * 4)
+    sound(events)
+    assert core(events) == {
+        "run.started": 5,
+        "run.cancelled": 1,
+        "run.finished": 4,
+        "tool.requested": 3,
+        "tool.completed": 3,
+    }
