@@ -25,7 +25,12 @@ class Waiting:
     ticket: str
     phase: Phase
     until_ms: int  # Unix milliseconds
-    key: SessionKey
+    name: bytes  # of the session
+
+    @property
+    def key(self) -> SessionKey:
+        """The session."""
+        return SessionKey.parse(self.name)
 
     @property
     def holder(self) -> str:
@@ -59,4 +64,4 @@ class Gates:
 
 def _parse(ticket: bytes, value: bytes) -> Waiting:
     head, _, name = value.partition(b"/")
-    return Waiting(ticket.decode(), _PHASES[head[:1]], int(head[1:]), SessionKey.parse(name))
+    return Waiting(ticket.decode(), _PHASES[head[:1]], int(head[1:]), name)
