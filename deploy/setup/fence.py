@@ -114,9 +114,10 @@ def _extent(text: str, region: Region, *, last: bool) -> tuple[int, int]:
     """What goes when a region is taken out: its lines, and the line endings that came with it."""
     start, end = region.start, region.end
     if region.shape == "bare":
-        while (line := _blank_line(text, end)) > end:
-            end = line
-        if end == len(text):
+        if text[end:].strip():
+            while (line := _blank_line(text, end)) > end:
+                end = line
+        else:
             while (line := _blank_before(text, start)) < start:
                 start = line
     elif region.newline and last:

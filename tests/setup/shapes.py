@@ -256,6 +256,9 @@ FOUND: dict[str, Found] = {
         _without_marker(registered(REAL), _END) + fence_of(), REAL
     ),
     "saved by Kimi Code": Found(b"a = 1\n\n[t]\nb = 2\n\n" + bare(), b"a = 1\n\n[t]\nb = 2\n", refence=True),
+    "saved by Kimi Code, a blank line at the end": Found(
+        b"a = 1\n\n" + bare() + b"\n", b"a = 1\n\n", refence=True
+    ),
     "saved by Kimi Code, tables after": Found(
         b"a = 1\n\n" + bare() + b"\n[t]\nb = 2\n", b"a = 1\n\n[t]\nb = 2\n", refence=True
     ),

@@ -13,9 +13,10 @@ from deploy.setup import edit, schema, vendor
 from deploy.setup.blocks import EVENTS_20, Registration
 from deploy.setup.document import Document
 from deploy.setup.errors import SetupError
-from tests.setup.shapes import FOUND, HOOK, KEPT, MARKED, NAME, REFUSED
+from tests.setup.shapes import FOUND, HOOK, KEPT, MARKED, NAME, OTHER, REFUSED
 
 from .kimi import Kimi
+from .web import Web
 
 PYTHON, SHIM = '/opt/it\'s "aep" ü/bin/python', '/opt/it\'s "aep" ü/kimi_hook.py'
 
@@ -145,28 +146,46 @@ def test_newer_events_would_disable_the_hooks_of_an_older_vendor(kimi_oldest: Ki
     assert "hooks[16].event" in judge.refused()["20 events"]
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["ours last", "tables after ours"])
-def test_the_vendor_strips_our_comments_and_we_cope(kimi: Kimi, after: bool) -> None:
-    """`kimi provider remove` saves the file anew, as every change of settings does."""
+def saved(kimi: Kimi, data: bytes) -> bytes:
+    """The file after a change of settings in the web page, which saves it whole and without comments."""
+    kimi.config.write_bytes(data)
+    with Web(kimi) as web:
+        web.call("POST", "/config", {"default_permission_mode": "auto"})
+    return kimi.config.read_bytes()
+
+
+@pytest.mark.parametrize("after", [b"", HOOK], ids=["ours last", "a hook after ours"])
+def test_the_vendor_strips_our_comments_and_we_cope(kimi: Kimi, after: bytes) -> None:
     plain, odd = registrations(kimi)
-    more = '\n[providers.spare]\ntype = "openai"\nbase_url = "http://127.0.0.1:9"\napi_key = "sk-spare"\n'
-    kimi.configure(tail=more + (HOOK.decode() if not after else ""))
-    before = kimi.config.read_bytes()
-    kimi.config.write_bytes(written(before, plain) + (HOOK if after else b""))
-    done = kimi.run(["provider", "remove", "spare"])
-    assert done.code == 0, done.stderr
-    saved = kimi.config.read_bytes()
-    assert b"aep-kimi" not in saved
-    assert edit.load(saved, NAME).shape == "bare"
+    before = kimi.config.read_bytes() + b"\n" + OTHER
+    ours = saved(kimi, written(before, plain) + after)
+    assert b"aep-kimi" not in ours
+    assert edit.load(ours, NAME).shape == "bare"
 
-    assert edit.write(saved, NAME, plain).data == saved
+    assert edit.write(ours, NAME, plain).data == ours
     with pytest.raises(SetupError, match="--refence"):
-        edit.write(saved, NAME, odd)
-    refenced = written(saved, odd, refence=True)
-    assert refenced.count(b"[[hooks]]") == len(plain.events) + 1
+        edit.write(ours, NAME, odd)
+    refenced = written(ours, odd, refence=True)
+    assert refenced.count(b"[[hooks]]") == before.count(b"[[hooks]]") + after.count(b"[[hooks]]") + len(
+        odd.events
+    )
 
-    removed = edit.remove(saved, NAME).data
-    kimi.config.write_bytes(before + (HOOK if after else b""))
-    assert kimi.run(["provider", "remove", "spare"]).code == 0
-    assert removed == kimi.config.read_bytes()
+    removed = edit.remove(ours, NAME).data
+    assert removed == saved(kimi, before + after)
     assert edit.remove(refenced, NAME).data == removed
+
+
+def test_a_change_that_keeps_comments_keeps_the_fence(kimi_newest: Kimi) -> None:
+    """`kimi provider remove` of 2.1.0 leaves the rest of the file as it is."""
+    plain, _ = registrations(kimi_newest)
+    more = b'\n[providers.spare]\ntype = "openai"\nbase_url = "http://127.0.0.1:9"\napi_key = "sk-spare"\n'
+    before = kimi_newest.config.read_bytes()
+    kimi_newest.config.write_bytes(written(before + more, plain))
+    assert kimi_newest.run(["provider", "remove", "spare"]).code == 0
+    ours = kimi_newest.config.read_bytes()
+    if edit.load(ours, NAME).shape == "fenced":
+        assert edit.write(ours, NAME, plain).data == ours
+    assert edit.write(ours, NAME, plain, refence=True).data
+    kimi_newest.config.write_bytes(before + more)
+    assert kimi_newest.run(["provider", "remove", "spare"]).code == 0
+    assert edit.remove(ours, NAME).data == kimi_newest.config.read_bytes()
