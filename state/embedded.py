@@ -74,6 +74,23 @@ class Embedded:
     durable: bool
     shared: bool = False
     _users: IO[bytes] | None = field(default=None, repr=False)
+    _binary: Binary | None = field(default=None, repr=False)
+
+    def revive(self) -> bool:
+        """Start the server again where it has died under us; whether it had to be. One that hangs is let be.
+
+        Blocks until it answers, for up to 30 s. Raises EmbeddedFailed when it cannot be made to run.
+        """
+        if self._users is None or self._binary is None or self.data_dir is None:
+            return False
+        with _exclusive(self.data_dir / "start.lock"):
+            if _held(self.data_dir / "server.lock"):
+                return False
+            _launch(self._binary, self.data_dir)
+        for pid, child in list(_children.items()):
+            if child.poll() is not None:
+                del _children[pid]
+        return True
 
     def stop(self) -> bool:
         """Leave the server; the last to leave stops it, which may take 10 s. Returns whether it stopped."""
@@ -120,7 +137,7 @@ def start(data_dir: Path | None = None) -> Embedded:
         except BaseException:
             users.close()
             raise
-    return Embedded(f"unix://{quote(_socket(data_dir))}", data_dir, kind, True, shared, users)
+    return Embedded(f"unix://{quote(_socket(data_dir))}", data_dir, kind, True, shared, users, binary)
 
 
 def find() -> Binary | None:

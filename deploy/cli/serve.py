@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from deploy.relay.link import Link
     from handlers.service import Service
     from handlers.settings import Settings
+    from state.embedded import Embedded
 
 GRACE_SECONDS = 3
 TELL_SECONDS = 1.5
 BACKLOG = 2_048
+WATCH_SECONDS = 1.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -119,9 +122,35 @@ def redis(settings: Settings) -> Iterator[Settings]:
             say(f"AEP_REDIS_URL is not set: using {embedded.kind}, data in {embedded.data_dir}")
         else:
             say(f"AEP_REDIS_URL is not set: using {embedded.kind}, NOT DURABLE: all is lost when this ends")
-        yield dataclasses.replace(settings, redis_url=embedded.url)
+        with kept_alive(embedded):
+            yield dataclasses.replace(settings, redis_url=embedded.url)
     finally:
         embedded.stop()
+
+
+@contextlib.contextmanager
+def kept_alive(embedded: Embedded) -> Iterator[None]:
+    """Start the private server again when it dies: nobody else would."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(WATCH_SECONDS):
+            try:
+                if embedded.revive():
+                    say(f"the private server had ended and runs again, with its data in {embedded.data_dir}")
+            except (StateError, OSError) as error:
+                say(f"the private server has ended and does not start: {error}")
+                ended.wait(10 * WATCH_SECONDS)
+
+    from state.errors import StateError
+
+    watcher = threading.Thread(target=watch, name="private-server", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def serve(settings: Settings, listener: socket.socket) -> int:
@@ -161,9 +190,11 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     quiet.setLevel(logging.WARNING)
     quiet.addFilter(_expected)
     fast = {name for name in ("httptools", "uvloop") if importlib.util.find_spec(name) is not None}
+    if "httptools" in fast:
+        from deploy.cli.guarded import GuardedProtocol
     config = uvicorn.Config(
         app,
-        http="httptools" if "httptools" in fast else "h11",
+        http=GuardedProtocol if "httptools" in fast else "h11",
         loop="uvloop" if "uvloop" in fast else "asyncio",
         ws="websockets-sansio",
         ws_per_message_deflate=False,

@@ -92,6 +92,22 @@ def test_killed_and_started_again_nothing_is_lost(private: Path) -> None:
     assert second.lines[-1] == "aep-kimi: stopped"
 
 
+def test_a_private_server_that_dies_is_started_again(private: Path) -> None:
+    environment = {"AEP_DATA_DIR": str(private), "HOME": str(private), "AEP_HOOK_TIMEOUT_MS": "9000"}
+    service = Process(environment)
+    try:
+        assert post(service.url, {"hook_event_name": "SessionStart", "session_id": "s1"})[1] == "yes"
+        os.kill(json.loads((private / "server.json").read_text())["pid"], signal.SIGKILL)
+        until = time.monotonic() + 30
+        while post(service.url, {"hook_event_name": "Stop", "session_id": "s1"})[1] != "yes":
+            assert time.monotonic() < until, service.lines
+            time.sleep(0.2)
+        assert held(service.url)[0]["type"] == "session.started"
+        assert any("runs again" in line for line in service.lines)
+    finally:
+        assert service.terminate() == 0
+
+
 def test_it_stops_while_consumers_are_there(redis_server: AnyServer) -> None:
     process = Process(environment_of(redis_server))
     consumers = [urllib.request.urlopen(f"{process.url}/stream", timeout=30) for _ in range(5)]

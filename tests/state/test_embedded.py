@@ -87,6 +87,22 @@ async def test_data_outlives_the_server(data_dir: Path) -> None:
     assert server.stop()
 
 
+async def test_a_server_that_died_under_us_is_revived_once(data_dir: Path) -> None:
+    one = embedded.start(data_dir)
+    two = embedded.start(data_dir)
+    assert await write(one, 2) == 2
+    assert not one.revive()
+    pid = server_pid(data_dir)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert await asyncio.to_thread(two.revive)
+    assert not one.revive()
+    assert await write(one, 1) == 3
+    assert not one.stop()
+    assert two.stop()
+    assert not two.revive()
+
+
 async def test_one_server_serves_all_and_the_last_to_leave_stops_it(data_dir: Path) -> None:
     one = embedded.start(data_dir)
     two = embedded.start(data_dir)
