@@ -59,7 +59,8 @@ class Held:
 
     key: SessionKey
     ticket: str
-    until_ms: int
+    until_ms: int  # by the wall clock, which everybody sees
+    until: float  # by the steady clock, which never holds an agent longer
     opened: Opened | None = None
     verdict: Verdict | None = None
     words: str | None = None
@@ -140,7 +141,8 @@ class Holding:
             self._counters.add("gates.refused.full")
             outcome = await self._engine.submit(key, moment, at_ms=at_ms, deadline=deadline)
             return None, outcome.stored
-        held = Held(key, self.ticket(), until_ms)
+        until = self._clock.steady() + (until_ms - at_ms) / 1000
+        held = Held(key, self.ticket(), until_ms, until)
         self._add(held)
         try:
             if not self._looking:
@@ -255,7 +257,7 @@ class Holding:
                     if gate.verdict is not None:
                         held.verdict = gate.verdict
                         return await self._apply(held, client)
-            left = held.until_ms - self._clock.now_ms()
+            left = self._left_ms(held)
             if left <= -_APPLY_MS:
                 return await self._let_go(held)
             if left <= 0:
@@ -269,6 +271,11 @@ class Holding:
                 self._counters.add("gates.timeout")
                 return self._told(held, closed)
             await self._wait(held, client, left / 1000)
+
+    def _left_ms(self, held: Held) -> float:
+        """Milliseconds that a hook may still be held, negative when its time is over."""
+        steady = (held.until - self._clock.steady()) * 1000
+        return min(steady, held.until_ms - self._clock.now_ms())
 
     def _over(self, client: Client) -> bool:
         return client.gone or self._draining
@@ -297,7 +304,7 @@ class Holding:
         certain = True
         while True:
             await client.settle()
-            if self._over(client) or self._clock.now_ms() > held.until_ms + _APPLY_MS:
+            if self._over(client) or self._left_ms(held) < -_APPLY_MS:
                 if certain:
                     self._counters.add("gates.withdrawn")
                     return await self._let_go(held)

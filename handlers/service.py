@@ -102,7 +102,7 @@ class Service:
             self.keys,
             clock=self.clock,
             counters=self.counters,
-            redact=self.posture.redactor.text,
+            redact=str if settings.capture_attention is Capture.FULL else self.posture.redactor.text,
             limit=settings.max_held,
         )
         self.steering = Steering(self.sessions, self.engine, clock=self.clock, counters=self.counters)
