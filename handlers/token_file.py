@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def _change(path: Path, change: Callable[[str], str]) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                os.fchmod(file.fileno(), 0o600)
+                _keep_access(path, file.fileno())
                 file.write(made)
                 file.flush()
                 os.fsync(file.fileno())
@@ -111,6 +112,18 @@ def _change(path: Path, change: Callable[[str], str]) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+def _keep_access(path: Path, descriptor: int) -> None:
+    """Who could read the file still can, such as the group of a service that runs as another user."""
+    try:
+        known = path.stat()
+    except FileNotFoundError:
+        os.fchmod(descriptor, 0o600)
+        return
+    with contextlib.suppress(PermissionError):
+        os.fchown(descriptor, known.st_uid, known.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(known.st_mode))
 
 
 @contextlib.contextmanager

@@ -142,6 +142,19 @@ class Server:
             self.process.send_signal(number)
 
 
+# What docs/state.md gives a user of a shared Redis, for the prefixes that tests use.
+RIGHTS = "-@all +@read +@write +@scripting +@connection -@dangerous +time +wait +info"
+
+
+class Restricted(Server):
+    """A server on which the service is a user with the rights of docs/state.md and no others."""
+
+    def __init__(self, name: str = "embedded") -> None:
+        super().__init__(name)
+        self.run("ACL", "SETUSER", "aep", "on", ">secret", "~aep:*", "~t[0-9]*:*", *RIGHTS.split())
+        self.url = self.url.replace("unix://", "unix://aep:secret@")
+
+
 class ClusterServers:
     """Three primaries that share the slots evenly."""
 
@@ -197,12 +210,14 @@ def from_environment() -> AnyServer:
     """The server that `AEP_TEST_REDIS` names.
 
     Unset or `embedded`: our own default's program on a unix socket. `redis`, `valkey` or a path: that
-    program. `cluster` or `cluster:NAME`: three nodes of it with 16 shards. A URL: that server, which the
-    tests empty.
+    program. `cluster` or `cluster:NAME`: three nodes of it with 16 shards. `acl` or `acl:NAME`: that program,
+    used with restricted rights. A URL: that server, which the tests empty.
     """
     name = os.environ.get("AEP_TEST_REDIS") or "embedded"
     if "://" in name:
         return Elsewhere(name)
     if name.partition(":")[0] == "cluster":
         return ClusterServers(name.partition(":")[2] or "embedded")
+    if name.partition(":")[0] == "acl":
+        return Restricted(name.partition(":")[2] or "embedded")
     return Server(name)

@@ -30,7 +30,10 @@ def add_parser(subparsers: Any) -> None:
         "answer and steer (which includes answer), for the sessions of that emitter; with all, watching and "
         "commanding reach the sessions of everybody.",
     )
-    new.add_argument("emitter", metavar="EMITTER", help="whose machine speaks, in the source of its events")
+    new.add_argument(
+        "emitter", metavar="EMITTER", nargs="?", help="whose machine speaks, in the source of its events"
+    )
+    new.add_argument("--emitter", dest="named", metavar="EMITTER", help="the same, as an option")
     new.add_argument("--rights", default="emit,watch", help="comma-separated (default: emit,watch)")
     new.add_argument("--rate", type=int, help="events per second it may hand in (default: AEP_RATE)")
     new.add_argument("--body", type=int, help="largest request body in bytes (default: AEP_MAX_BODY)")
@@ -52,11 +55,14 @@ def run(args: argparse.Namespace) -> int:
     path = Path(where)
     try:
         if args.action == "new":
+            emitter = args.named or args.emitter
+            if not emitter or (args.named and args.emitter):
+                return _fail("name one emitter", 2)
             token = token_file.add(
-                path, args.emitter, args.rights, rate=args.rate, body=args.body, label=args.label
+                path, emitter, args.rights, rate=args.rate, body=args.body, label=args.label
             )
             print(token)
-            print(f"granted to {args.emitter}: {args.rights}; this token is shown only now", file=sys.stderr)
+            print(f"granted to {emitter}: {args.rights}; this token is shown only now", file=sys.stderr)
         elif args.action == "revoke":
             gone = token_file.remove(path, args.token)
             print(f"revoked {gone.short}, which spoke for {gone.principal.emitter}")

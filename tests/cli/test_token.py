@@ -74,6 +74,15 @@ def test_what_cannot_be_done(path: Path, capsys: pytest.CaptureFixture[str], wor
     assert path.read_text() == before
 
 
+def test_who_could_read_it_still_can(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new(capsys, "--emitter", "anna")
+    path.chmod(0o640)
+    new(capsys, "ben")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert main(["token", "new", "ben", "--emitter", "anna"]) == 2
+    assert main(["token", "new"]) == 2
+
+
 def test_a_name_that_two_have_revokes_none(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         new(capsys, "anna", "--label", "twice")
