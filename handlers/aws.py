@@ -29,7 +29,7 @@ def entry(app: LazyApp) -> Invocation:
         """
         if event.get("source") == "aws.events":
             # Mangum has seen to it that this thread has a loop; the connection to Redis belongs to it.
-            return {"ticked": asyncio.get_event_loop().run_until_complete(app.service.sweeper.sweep())}
+            return {"ticked": asyncio.get_event_loop().run_until_complete(app.service.sweep())}
         return http(event, context)
 
     return invoke

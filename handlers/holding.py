@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 BEAT_TTL_MS = 4_000
 """How long a process counts as living after it has last said so."""
 _LOOK_SECONDS = 1.0
-_DEAD_SECONDS = 2.0
+DOUBT_SECONDS = 2.0
 """How long a holder must be silent beyond that, so that a Redis which was away accuses nobody."""
 _APPLY_MS = 2_000
 """How long after its time an answer that came in time may still be applied: the shim waits 5 s longer."""
@@ -118,6 +118,11 @@ class Holding:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def doubts(self) -> bool:
+        """Whether some holder seems to be dead, which another look may confirm."""
+        return bool(self._suspects)
 
     def ticket(self) -> str:
         """A new ticket of this process."""
@@ -398,7 +403,7 @@ class Holding:
             if await self._leases.lives(holder):
                 self._suspects.pop(holder, None)
                 continue
-            if now - self._suspects.setdefault(holder, now) < _DEAD_SECONDS:
+            if now - self._suspects.setdefault(holder, now) < DOUBT_SECONDS:
                 continue
             for start in range(0, min(len(entries), _SWEPT_AT_ONCE), _TOGETHER):
                 group = entries[start : start + _TOGETHER]

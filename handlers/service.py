@@ -20,7 +20,7 @@ from handlers.counters import Counters
 from handlers.engine import Engine
 from handlers.errors import SettingsError
 from handlers.fanout import Hub
-from handlers.holding import Holding
+from handlers.holding import DOUBT_SECONDS, Holding
 from handlers.ingest import Ingest
 from handlers.rates import Rates
 from handlers.relay import Bound
@@ -183,6 +183,19 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.reader.stop()
         await self.client.close()
+
+    async def sweep(self) -> int:
+        """What the background does elsewhere, once: tick what is due, close what dead holders have left.
+
+        For hosts where nothing runs in the background; how many sessions got a tick. Raises StateError.
+        """
+        ticked = await self.sweeper.sweep()
+        if self.settings.control:
+            await self.holding.look()
+            if self.holding.doubts:
+                await asyncio.sleep(DOUBT_SECONDS)
+                await self.holding.look()
+        return ticked
 
     async def ping(self) -> bool:
         """Whether Redis answers now, and with a layout that is ours."""

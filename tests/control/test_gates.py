@@ -257,3 +257,41 @@ async def test_memory_of_a_payload_is_not_held(redis_server: AnyServer) -> None:
         # What the test itself sent is all that is left of it.
         assert len(alive) <= 1
         await held.hang_up()
+
+
+async def test_without_a_background_a_hold_looks_by_itself_and_a_schedule_sweeps(
+    redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with replicas(redis_server) as (one, other), desk(other) as human:
+        # As on a host that runs nothing between requests: no looks, no hints.
+        lonely = one.service.holding
+        monkeypatch.setattr(lonely, "_looking", False)
+        monkeypatch.setattr(lonely, "look", _nothing)
+        monkeypatch.setattr(lonely, "wake", lambda key: None)
+        held = hold(one)
+        request = await human.request(held.call)
+        await human.answer(request, option="deny", text="no")
+        assert await held.verdict() == "no"
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def test_the_scheduled_call_buries_what_the_dead_left(redis_server: AnyServer) -> None:
+    from tests.app.replica import fresh_prefix
+
+    prefix = fresh_prefix()
+    async with replicas(redis_server, 2, redis_prefix=prefix) as (one, other), desk(other) as human:
+        held = hold(one)
+        request = await human.request(held.call)
+        # It stops saying that it lives, as a frozen process does; the other one only sweeps when called.
+        for replica in (one, other):
+            for task in replica.service._tasks[-1:]:
+                task.cancel()
+        leases = one.service.holding._leases
+        at = one.service.keys.alive(leases.holder)
+        await one.service.client.call(at, "DEL", at)
+        await other.service.sweep()
+        assert (await human.terminal(request))["data"]["resolution"] == "dismissed"
+        await held.hang_up()
