@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from handlers.app import LazyApp
-from handlers.aws import entry
 from tests.app.processes import ROOT
 from tests.app.replica import fresh_prefix
 from tests.servers import AnyServer
 
+Invocation = Callable[[dict[str, Any], Any], dict[str, Any]]
 Call = Callable[[dict[str, Any]], dict[str, Any]]
 
 PAYLOAD = {"hook_event_name": "SessionStart", "session_id": "s1", "source": "startup"}
@@ -61,6 +61,13 @@ def v2(method: str, path: str, body: str | None, encoded: bool = False, **query:
     }
 
 
+def _entry(app: LazyApp) -> Invocation:
+    # The import makes a loop for its thread, which must not be the tests' own.
+    from handlers.aws import entry
+
+    return entry(app)
+
+
 @pytest.fixture
 def call(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
     for name, value in {
@@ -76,7 +83,7 @@ def call(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     with ThreadPoolExecutor(1) as container:
         loop = container.submit(asyncio.new_event_loop).result()
         container.submit(asyncio.set_event_loop, loop).result()
-        invoke = container.submit(entry, lazy).result()
+        invoke = container.submit(_entry, lazy).result()
 
         def call(event: dict[str, Any]) -> dict[str, Any]:
             return container.submit(invoke, event, None).result(60)
