@@ -1,0 +1,1 @@
+"""`aep-kimi sink`: events in files, one JSON line each, each event once."""
