@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from starlette.types import Receive, Send
+from starlette.websockets import WebSocketDisconnect
 
 from handlers.aep.canonical import parse
 from handlers.aep.envelope import AEP_VERSION
@@ -104,7 +105,7 @@ class Connection:
             return
         code, reason = self._reason or (NORMAL, "")
         # A peer that does not read cannot be told; it must not hold us either.
-        with contextlib.suppress(TimeoutError, RuntimeError, OSError):
+        with contextlib.suppress(TimeoutError, RuntimeError, OSError, WebSocketDisconnect):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 if self.hello is not None and reason:
                     await self._text(dump(closing(reason, self._subscriptions.delivered())))
@@ -128,7 +129,7 @@ class Connection:
         if not self._gone:
             try:
                 await self._send({"type": "websocket.send", "text": payload.decode("utf-8", "replace")})
-            except OSError:
+            except (OSError, WebSocketDisconnect):
                 self._gone = True
                 self.box.close()
 
