@@ -51,9 +51,16 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
         lines = tuple(json.loads(line) for line in raw.split(b"\n") if line.strip())
-        body = json.dumps(self.server.owner.take(self.path, headers, lines)).encode()
+        self._answer(200, self.server.owner.take(self.path, headers, lines))
+
+    def do_GET(self) -> None:
+        healthy = self.path in ("/healthz", "/readyz")
+        self._answer(200 if healthy else 404, {"ok": healthy, "relay": False})
+
+    def _answer(self, status: int, value: dict[str, Any]) -> None:
+        body = json.dumps(value).encode()
         try:
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
