@@ -18,7 +18,7 @@ def check(events: Sequence[Emitted], commands: Set[str] = frozenset()) -> set[st
     `commands` are the ids of commands, which are causes too and stand in no session's stream.
     """
     identity(events, commands)
-    _runs(events)
+    _runs(events, commands)
     calls(events)
     assert sum(event.draft.type == "session.ended" for event in events) <= 1
     return requests(events)
@@ -40,7 +40,7 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and value >= 0
 
 
-def _runs(events: Sequence[Emitted]) -> None:
+def _runs(events: Sequence[Emitted], commands: Set[str]) -> None:
     started, ended = dict[str, str](), set[str]()
     for event in events:
         kind, run = event.draft.type, event.run
@@ -54,7 +54,7 @@ def _runs(events: Sequence[Emitted]) -> None:
         if kind in RUN_ENDS:
             assert run is not None
             assert run not in ended, "one terminal per run"
-            assert event.cause == started[run]
+            assert event.cause == started[run] or event.cause in commands
             ended.add(run)
 
 
