@@ -13,7 +13,18 @@ from pathlib import Path
 from tests.bench.figures import Missing, Section, report, table
 from tests.bench.lab import ROOT, Lab, machine
 
-SECTIONS = ("shim", "hook", "process", "replicas", "sessions", "fanout", "gates", "digest", "start")
+SECTIONS = (
+    "shim",
+    "hook",
+    "process",
+    "profile",
+    "replicas",
+    "sessions",
+    "fanout",
+    "gates",
+    "digest",
+    "start",
+)
 
 
 def measure(name: str, short: bool) -> Section:

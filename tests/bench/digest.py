@@ -51,7 +51,7 @@ def run(lab: Lab) -> list[Figure]:
         ours: list[float] = []
         floors: list[float] = []
         began = time.monotonic()
-        while len(ours) < BLOCKS or time.monotonic() - began < lab.pick(3, 1):
+        while len(ours) < BLOCKS or time.monotonic() - began < lab.pick(20, 5) / 10:
             for samples, function in ((ours, digest), (floors, floor)):
                 samples.append(_time(function, value, number))
         share = ratio(ours, floors)

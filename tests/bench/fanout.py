@@ -50,7 +50,7 @@ def run(lab: Lab) -> list[Figure]:
         ours: list[dict[str, float]] = []
         floors: list[dict[str, float]] = []
         wanted = {"consumers": consumers, "paced": lab.pick(100, 30), "burst": lab.pick(400, 100)}
-        for _ in range(lab.pick(3, 1)):
+        for _ in range(lab.pick(2, 1)):
             ours.append(consume(lab, service, **wanted))
             floors.append(consume(lab, fan, **wanted))
         for name, unit, scale in (("p50", "ms", 1e3), ("p99", "ms", 1e3), ("rate", "events/s delivered", 1)):

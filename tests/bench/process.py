@@ -55,7 +55,7 @@ def run(lab: Lab) -> list[Figure]:
                 busy[name],
                 connections=32,
                 sessions=1000,
-                seconds=lab.pick(3, 1),
+                seconds=lab.pick(20, 7) / 10,
                 name="b",
             )
             if turn % 2 == 0:

@@ -26,7 +26,7 @@ def _count(lab: Lab) -> list[Figure]:
             lab.load(service, connections=32, sessions=size, total=size, name="f")
         worlds[size] = (service, redis)
     series = {size: Series() for size in worlds}
-    for _ in range(lab.pick(5, 3)):
+    for _ in range(lab.pick(5, 2)):
         for size, (service, redis) in worlds.items():
             take(
                 lab,
@@ -35,21 +35,21 @@ def _count(lab: Lab) -> list[Figure]:
                 series[size],
                 connections=8,
                 sessions=64,
-                seconds=lab.pick(2, 1),
+                seconds=lab.pick(15, 10) / 10,
                 name="m",
             )
     return _figures(series, "sessions in Redis", series[0])
 
 
 def _length(lab: Lab) -> list[Figure]:
-    """Sixteen sessions of each length."""
+    """Eight sessions of each length."""
     redis = lab.redis("long")
     service = lab.service("long-service", redis)
     lengths = (10, 1_000) if lab.short else (10, 100, 1_000, 10_000)
     for length in lengths:
-        lab.load(service, connections=16, sessions=16, total=16 * length, name=f"l{length}")
+        lab.load(service, connections=8, sessions=8, total=8 * length, name=f"l{length}")
     series = {length: Series() for length in lengths}
-    for _ in range(lab.pick(5, 3)):
+    for _ in range(lab.pick(5, 2)):
         for length in lengths:
             # A short burst: the measured events lengthen the sessions too.
             take(
@@ -58,8 +58,8 @@ def _length(lab: Lab) -> list[Figure]:
                 redis,
                 series[length],
                 connections=8,
-                sessions=16,
-                seconds=lab.pick(2, 1),
+                sessions=8,
+                seconds=lab.pick(15, 10) / 10,
                 name=f"l{length}",
             )
     return _figures(series, "events in the session", series[lengths[0]])

@@ -47,7 +47,7 @@ def run(lab: Lab) -> list[Figure]:
         if found.returncode == 0:
             programs[name] = Start((sys.executable, "-c", statement))
             brought[name] = found.stdout.split()
-    samples = starts(programs, lab.pick(15, 5))
+    samples = starts(programs, lab.pick(15, 4))
     floor = samples.pop("bare").elapsed
     figures = [Figure("bare interpreter with site (floor)", median(floor) * 1000, "ms")]
     for name, one in samples.items():
