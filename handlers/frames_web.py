@@ -64,7 +64,7 @@ async def frames_web(request: Request) -> Response:
         service.counters.add("frames.web.skipped", batch.skipped)
     await _store(service, principal.emitter, batch)
     try:
-        found = await _cursors(service, principal.emitter, batch)
+        found = await _cursors(service, principal.emitter, batch, reader.link)
     except StateError:
         raise _unstored() from None
     writes: list[JSONValue] = []
@@ -111,7 +111,7 @@ async def _store(service: Service, emitter: str, batch: Batch) -> None:
         raise _unstored()
 
 
-async def _cursors(service: Service, emitter: str, batch: Batch) -> dict[str, Cursor]:
+async def _cursors(service: Service, emitter: str, batch: Batch, link: str | None) -> dict[str, Cursor]:
     """Where the sessions of the batch stand, and the wanted ones. Raises `StateError`."""
     names = dict.fromkeys([*batch.sessions, *batch.wanted])
     if batch.empty:
@@ -121,13 +121,13 @@ async def _cursors(service: Service, emitter: str, batch: Batch) -> dict[str, Cu
     for start in range(0, len(keys), _TOGETHER):
         part = keys[start : start + _TOGETHER]
         for key, record in zip(part, await asyncio.gather(*map(service.sessions.load, part)), strict=True):
-            cursor = None if record.state is None else _cursor(record.state)
+            cursor = None if record.state is None else _cursor(record.state, link)
             if cursor is not None:
                 found[key.session] = cursor
     return found
 
 
-def _cursor(state: bytes) -> Cursor | None:
+def _cursor(state: bytes, link: str | None) -> Cursor | None:
     try:
         session = SessionState.decode(state)
     except InvalidState:
@@ -137,7 +137,11 @@ def _cursor(state: bytes) -> Cursor | None:
         return None
     cursor: Cursor = {"epoch": stands[0], "seq": stands[1]}
     # A run or a request may have ended with the vendor's process, which then says nothing of it.
-    return cursor | ({"open": True} if session.run is not None or session.requests else {})
+    if session.run is not None or session.requests:
+        cursor["open"] = True
+    if link is not None and session.web.link == link:
+        cursor["linked"] = True
+    return cursor
 
 
 async def _active(service: Service, emitter: str) -> list[str]:

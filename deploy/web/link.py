@@ -57,7 +57,7 @@ class Link:
         server = await self._health()
         works = [
             asyncio.create_task(self._outbox.run()),
-            asyncio.create_task(self._outbox.poll(self._do)),
+            asyncio.create_task(self._outbox.poll(self._do, self._live)),
         ]
         try:
             while True:
@@ -121,6 +121,9 @@ class Link:
         self._tasks.pop(address, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: watching it failed", address.place, exc_info=error)
+
+    def _live(self) -> list[str]:
+        return [name for watch in self._watches.values() for name in watch.live]
 
     def _do(self, write: JSON) -> None:
         """Something that the service wants done at the server where the session lives."""

@@ -117,23 +117,34 @@ class Outbox:
             found |= {k: v for k, v in told.items() if isinstance(v, dict)} if isinstance(told, dict) else {}
         return found
 
-    async def poll(self, do: Callable[[JSON], None]) -> None:
-        """Keep a request open for what the service wants done, until cancelled."""
+    async def poll(self, do: Callable[[JSON], None], live: Callable[[], list[str]]) -> None:
+        """Keep a request open for what the service wants done, until cancelled.
+
+        `live` are the sessions at our servers; those that the service thinks elsewhere are claimed.
+        """
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             try:
-                line = orjson.dumps({"link": "sessions", "ids": []}) + b"\n"
+                names = live()[:_AT_ONCE]
+                line = orjson.dumps({"link": "sessions", "ids": names}) + b"\n"
                 answer = await self._post(line, {"wait_ms": str(WAIT_MS)}, WAIT_MS / 1000 + 10)
             except ServiceAway:
                 await asyncio.sleep(_LONGEST_PAUSE)
                 continue
+            self._claim(names, answer.get("cursors"))
             writes = answer.get("writes")
             for write in writes if isinstance(writes, list) else []:
                 if isinstance(write, dict):
                     do(write)
             if not writes and loop.time() - began < _POLL_PAUSE:
                 await asyncio.sleep(_POLL_PAUSE)
+
+    def _claim(self, names: list[str], told: object) -> None:
+        stands = told if isinstance(told, dict) else {}
+        lost = [name for name in names if name in stands and not stands[name].get("linked")]
+        if lost:
+            self.tell({"link": "claim", "ids": lost})
 
     async def _deliver(self) -> None:
         """Send one batch until it is taken, or let go."""

@@ -15,11 +15,17 @@ from aep_sdk.projection import StateProjection
 from deploy.web import outbox, watch
 from deploy.web.rest import Rest
 from handlers import frames_web
+from handlers.lifecycle import cursors
+from handlers.lifecycle.orders import Claim
+from handlers.lifecycle.state import SessionState
+from state.keys import SessionKey
 from tests.app.replica import Replica, running, until
 from tests.servers import AnyServer
+from tests.web.captures import VERSIONS, heard, session, turns
 from tests.web.fake import SECRET, Fake, faking
 from tests.web.linked import linking_to, quicken, told
 
+RUN_ENDS = ("run.finished", "run.failed", "run.cancelled")
 WAKING = ("/snapshot", "/approvals", ":abort", "/questions", "/status", "/prompts", "/messages")
 
 
@@ -54,6 +60,85 @@ async def test_sessions_that_were_there_and_sessions_that_come(replica: Replica,
         assert link.report()["servers"][0]["sessions"] == 2
     sound(events)
     assert core(events) == {"run.started": 3, "run.finished": 3, "tool.requested": 1, "tool.completed": 1}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("mode", ["companion", "primary"])
+async def test_a_whole_capture_through_link_handler_and_redis(
+    replica: Replica, tmp_path: Path, oracle_dir: Path, version: str, mode: str
+) -> None:
+    """Half of it is there when the link comes, half happens while it watches."""
+    frames = [one.frame for one in heard(oracle_dir, version) if "seq" in one.frame]
+    name = session(heard(oracle_dir, version))
+    durable = [one for one in frames if not one.get("volatile") and one["session_id"] == name]
+    half = frames.index(durable[len(durable) // 2])
+    async with faking(tmp_path) as fake:
+        journal = fake.session(name, epoch=durable[0]["epoch"], seq=durable[0]["seq"] - 1)
+        # The capture's first connection missed the first two numbers of the newer version.
+        missing = [{**durable[0], "seq": n, "type": "filler"} for n in range(1, durable[0]["seq"])]
+        gone = [{**durable[0], "seq": n, "type": "filler"} for n in _between(durable)]
+        journal.frames = sorted([*missing, *gone, *durable], key=lambda one: int(one["seq"]))
+        whole, journal.frames = journal.frames, [f for f in journal.frames if f["seq"] <= frames[half]["seq"]]
+        journal.seq = journal.frames[-1]["seq"]
+        async with linking_to(replica, tmp_path, mode=mode) as link:
+            await until(lambda: link.report()["frames"]["delivered"] > 0)
+            for one in frames[half + 1 :]:
+                if one["session_id"] == name and not one.get("volatile"):
+                    late = [f for f in whole if journal.seq < f["seq"] < one["seq"]]
+                    journal.frames += [*late, one]
+                    journal.seq = one["seq"]
+                    await fake.send(journal, *late)
+                await fake.everybody(json.dumps(one))
+            last = durable[-1]["seq"]
+            key = SessionKey("testhost", name)
+
+            async def stands() -> bool:
+                record = await replica.service.sessions.load(key)
+                state = None if record.state is None else SessionState.decode(record.state)
+                return state is not None and (cursors.latest(state, "web") or ("", 0))[1] == last
+
+            async with asyncio.timeout(20):
+                while not await stands():
+                    await asyncio.sleep(0.05)
+            assert link.report()["servers"][0]["gaps"] == 0
+    events = (await replica.replay()).events
+    sound(events)
+    if mode == "companion":
+        assert core(events) == {}
+        return
+    begun = [e["run"] for e in events if e["type"] == "run.started"]
+    ends = {e["run"]: e["type"] for e in events if e["type"] in RUN_ENDS}
+    assert [ends.get(run) for run in begun] == [turn.end for turn in turns(heard(oracle_dir, version))]
+
+
+def _between(durable: list[dict[str, Any]]) -> list[int]:
+    numbers = {one["seq"] for one in durable}
+    return [n for n in range(durable[0]["seq"], durable[-1]["seq"]) if n not in numbers]
+
+
+async def test_a_service_that_forgot_the_link_is_told_again(
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "WAIT_MS", 200)
+    monkeypatch.setattr(outbox, "_POLL_PAUSE", 0.05)
+    async with faking(tmp_path) as fake, linking_to(replica, tmp_path):
+        journal = fake.session("session_1")
+        journal.turn(0)
+        await told(replica, "run.finished")
+        key = SessionKey("testhost", "session_1")
+
+        async def linked() -> str | None:
+            record = await replica.service.sessions.load(key)
+            return None if record.state is None else SessionState.decode(record.state).web.link
+
+        async with asyncio.timeout(20):
+            while (name := await linked()) is None:
+                await asyncio.sleep(0.05)
+            now = replica.service.clock.now_ms()
+            deadline = replica.service.clock.steady() + 5
+            await replica.service.engine.submit(key, Claim("another"), at_ms=now, deadline=deadline)
+            while await linked() != name:
+                await asyncio.sleep(0.05)
 
 
 async def test_a_cold_session_is_never_woken(replica: Replica, tmp_path: Path) -> None:
