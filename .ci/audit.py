@@ -1,4 +1,4 @@
-"""Known vulnerabilities in what is installed. Exit 1 only when there are some; says plainly when it cannot look.
+"""Known vulnerabilities in what is installed. Exit 1 only for those; says plainly when it cannot look.
 
 pip-audit asks the package index about each package. An index that is away, or a mirror that does not know
 about vulnerabilities, is no finding, and no proof of health either.

@@ -65,9 +65,7 @@ def exposition(service: Service, *, relay: bool) -> Iterator[str]:
     yield from _metric("aep_relay_bound", "gauge", "1 while a relay link is bound.", [("", relay)])
     reader = service.reader
     yield from _metric("aep_feed_connected", "gauge", "1 while the feed is read.", [("", reader.connected)])
-    yield from _metric(
-        "aep_feed_missed_total", "counter", "Commits missed by us.", [("", reader.missed)]
-    )
+    yield from _metric("aep_feed_missed_total", "counter", "Commits missed by us.", [("", reader.missed)])
     yield from _metric(
         "aep_feed_restarts_total", "counter", "Times Redis lost the feed's end.", [("", reader.restarts)]
     )
