@@ -37,6 +37,7 @@ clean: ## remove what setup and the tests made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # What `sam build` calls for the function of deploy/lambda/template.yaml.
-.PHONY: build-Service
+.PHONY: build-Service build-Relay
+build-Relay: build-Service
 build-Service:
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target '$(ARTIFACTS_DIR)' .
