@@ -266,12 +266,12 @@ class Holding:
             if left <= -_APPLY_MS:
                 return await self._let_go(held)
             if left <= 0:
-                closed, known = await self._close(held, "timeout")
-                if known and closed is None:
+                closed, stored = await self._close(held, "timeout")
+                if stored == "yes" and closed is None:
                     # It was decided at the last moment.
                     held.moved = True
                     continue
-                if not known:
+                if stored != "yes":
                     self._owe(held)
                 self._counters.add("gates.timeout")
                 return self._told(held, closed)
@@ -320,10 +320,10 @@ class Holding:
                 except StateError:
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
-            closed, known = await self._close(held, "apply")
-            if known:
+            closed, stored = await self._close(held, "apply")
+            if stored == "yes":
                 return self._told(held, closed)
-            certain = False
+            certain = certain and stored == "no"
             await asyncio.sleep(_RETRY_SECONDS)
         # It may stand in Redis that the decision was applied, so it is: nothing false is said either way.
         self._owe(held)
@@ -331,8 +331,8 @@ class Holding:
 
     async def _let_go(self, held: Held) -> Denied | None:
         """The hook goes without a decision, unless one had been applied and we did not hear of it."""
-        closed, known = await self._close(held, "withdrawn")
-        if not known:
+        closed, stored = await self._close(held, "withdrawn")
+        if stored != "yes":
             self._owe(held)
         return self._told(held, closed)
 
@@ -347,8 +347,8 @@ class Holding:
 
     async def _close(
         self, held: Held, why: Literal["apply", "timeout", "withdrawn"]
-    ) -> tuple[str | None, bool]:
-        """Try once; how the gate ended, and whether that is known."""
+    ) -> tuple[str | None, Stored]:
+        """Try once; how the gate ended, and whether that is in Redis."""
         text = self._redact(held.words) if why == "apply" and held.words else None
         given = Close(held.ticket, why, held.opened, text)
         outcome = await self._engine.submit(
@@ -358,7 +358,7 @@ class Holding:
             deadline=self._clock.steady() + _CLOSE_SECONDS,
         )
         closed = outcome.reply.get("closed")
-        return (closed if isinstance(closed, str) else None), outcome.stored == "yes"
+        return (closed if isinstance(closed, str) else None), outcome.stored
 
     async def _truth(self, held: Held) -> Gate | None:
         """The gate as it stands in Redis. Raises StateError."""
