@@ -96,8 +96,7 @@ class Posts:
                 return
             line = _line(response, len(bodies))
             if status not in _REFUSED and (status != 403 or line is None):
-                kind = Unwelcome if 300 <= status < 500 and status not in (408, 425, 429) else RelayError
-                raise kind(f"it answers {status} {_detail(response)}")
+                raise _kind(status)(f"it answers {status} {_detail(response)}")
             if line is None and len(bodies) > 1:
                 # Somewhere in there is one that it will not have.
                 half = len(bodies) // 2
@@ -108,6 +107,13 @@ class Posts:
             self._counters.add(f"relay.refused.{status}")
             log.warning("the relay refuses an event for good (%d %s)", status, _detail(response))
             bodies = _without(bodies, line or 0)
+
+
+def _kind(status: int) -> type[RelayError]:
+    if status in (408, 429):
+        # Fewer at a time may do.
+        return Unconfirmed
+    return Unwelcome if 300 <= status < 500 and status != 425 else RelayError
 
 
 def _without(bodies: list[bytes], line: int) -> list[bytes]:

@@ -215,7 +215,8 @@ class Store:
             file.seek(start)
             found = file.read()
             whole: list[bytes] = []
-            for line in found.split(b"\n"):
+            same = 0
+            for number, line in enumerate(found.split(b"\n")):
                 item = read(line)
                 if item is not None:
                     whole.append(line + b"\n")
@@ -225,10 +226,12 @@ class Store:
                     self.repaired += torn or ours
                     if not torn and not ours:
                         whole.append(line + b"\n")
+                if len(whole) == number + 1:
+                    same += len(line) + 1
             kept = b"".join(whole)
             if kept != found:
                 # What stays is not touched where that can be helped: this may be interrupted, too.
-                same = len(os.path.commonprefix([kept, found]))
+                same = min(same, len(found))
                 file.truncate(start + same)
                 file.seek(start + same)
                 file.write(kept[same:])

@@ -103,7 +103,7 @@ async def test_a_source_that_is_the_relays_own_is_refused_line_by_line() -> None
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(401, Unwelcome), (403, Unwelcome), (404, Unwelcome), (301, Unwelcome), (426, Unwelcome),
-     (415, Unwelcome), (429, RelayError), (500, RelayError), (503, RelayError), (408, RelayError)],
+     (415, Unwelcome), (429, Unconfirmed), (500, RelayError), (503, RelayError), (408, Unconfirmed)],
 )  # fmt: skip
 async def test_what_is_no_receipt(status: int, kind: type[RelayError]) -> None:
     desk = Desk(lambda names: httpx2.Response(status))

@@ -84,6 +84,8 @@ async def test_who_lives_says_so(client: Client, keys: Keys) -> None:
     await leases.beat(60_000)
     assert await leases.lives("one")
     assert not await leases.lives("two")
+    await leases.hush()
+    assert not await leases.lives("one")
     await leases.beat(20)
     await asyncio.sleep(0.05)
     assert not await leases.lives("one")
