@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,12 +50,14 @@ def run(args: argparse.Namespace) -> int:
     from deploy.cli.serve import redis, say
     from deploy.relay.transport import address_of
     from handlers.errors import SettingsError
+    from handlers.logs import configure
     from handlers.settings import Settings
     from state.errors import StateError
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    configure("text", "info")
     try:
         settings = Settings.from_env(_with_url(args.url))
+        configure(settings.log, settings.log_level)
         address = address_of(settings, posting=args.http)
         if address is None:
             raise SettingsError(
@@ -113,6 +115,4 @@ async def _run(service: Service, link: Link) -> None:
 
 
 def _with_url(url: str | None) -> dict[str, str] | None:
-    import os
-
     return None if url is None else {**os.environ, "AEP_RELAY_URL": url}

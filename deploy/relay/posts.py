@@ -16,6 +16,8 @@ from handlers.aep.envelope import AEP_VERSION
 from handlers.counters import Counters
 
 log = logging.getLogger(__name__)
+# It would tell every request, with whatever is secret in the address.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 _TAKEN = frozenset({200, 202, 204})
 # One event of the batch is meant; 403 only where the answer says which.
