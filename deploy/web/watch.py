@@ -219,12 +219,12 @@ class Watch:
             if time.monotonic() - self._heard > _SILENCE_SECONDS:
                 await self._request("subscribe", {"session_ids": []}, _PROBE_SECONDS)
 
-    async def _request(self, kind: str, payload: JSON, seconds: float = _ACK_SECONDS) -> JSON:
+    async def _request(self, kind: str, payload: JSON, seconds: float | None = None) -> JSON:
         """Send a frame and wait for its acknowledgement. Raises `Lost`."""
         name = f"aep-{next(self._numbers)}"
         self._acks[name] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(_ACK_SECONDS if seconds is None else seconds):
                 await self._send(kind, payload, name)
                 return await self._acks[name]
         except TimeoutError:

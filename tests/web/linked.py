@@ -13,6 +13,8 @@ import pytest
 from deploy.web import link as linking
 from deploy.web import outbox, sessions, watch
 from deploy.web.link import Link, Options
+from handlers.lifecycle.state import SessionState
+from state.keys import SessionKey
 from tests.app.replica import Replica
 
 QUICK = {
@@ -47,6 +49,17 @@ async def linking_to(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def claimed(replica: Replica, session: str, seconds: float = 20) -> str:
+    """Wait until the service knows which link has the session; that link's name."""
+    async with asyncio.timeout(seconds):
+        while True:
+            record = await replica.service.sessions.load(SessionKey("testhost", session))
+            link = None if record.state is None else SessionState.decode(record.state).web.link
+            if link is not None:
+                return link
+            await asyncio.sleep(0.05)
 
 
 async def told(replica: Replica, *types: str, seconds: float = 20) -> list[dict[str, Any]]:

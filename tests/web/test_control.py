@@ -19,11 +19,11 @@ from handlers.lifecycle import orders
 from handlers.service import Service
 from handlers.settings import Settings
 from tests.app.duplex import Duplex, Frame, command, duplex
-from tests.app.replica import Replica, fresh_prefix, running, until
+from tests.app.replica import Replica, fresh_prefix, running
 from tests.servers import AnyServer
 from tests.web.fake import SECRET, Fake, faking
 from tests.web.frames import JSON, Journal
-from tests.web.linked import linking_to, quicken, told
+from tests.web.linked import claimed, linking_to, quicken, told
 from tests.web.stage import SESSION
 
 TOKEN = "a-token-of-the-service"
@@ -105,9 +105,7 @@ async def scene(redis_server: AnyServer, tmp_path: Path) -> AsyncIterator[Scene]
         await consumer.subscribe(filter={"session": SESSION})
         found = Scene(fake, journal, other, consumer)
         fake.on_decide = found.decided
-        # The claim must be there before anything is ordered.
-        await until(lambda: bool(fake.sockets))
-        await asyncio.sleep(0.3)
+        await claimed(one, SESSION)
         yield found
         events = (await other.replay()).events
         projection = StateProjection()
@@ -290,7 +288,7 @@ async def test_no_link_is_a_refusal_in_time(
         journal.approval(0, "approval_1")
         async with linking_to(replica, tmp_path, token=TOKEN):
             await told(replica, "attention.requested")
-            await asyncio.sleep(0.3)
+            await claimed(replica, SESSION)
         async with duplex(replica.url, TOKEN) as consumer:
             await consumer.hello()
             await consumer.subscribe(filter={"session": SESSION})

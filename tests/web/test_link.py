@@ -389,7 +389,7 @@ async def test_a_frame_too_large_for_the_link_is_passed_over(
 async def test_a_server_that_accepts_and_says_nothing(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_HELLO_SECONDS", 0.3)
+    monkeypatch.setattr(watch, "_HELLO_SECONDS", 1)
     fake = Fake(tmp_path)
     fake.mute = True
     await fake.start()
@@ -410,8 +410,8 @@ async def test_a_stream_that_falls_silent(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(watch, "_PROBE_SECONDS", 0.3)
-    monkeypatch.setattr(watch, "_ACK_SECONDS", 0.3)
+    monkeypatch.setattr(watch, "_PROBE_SECONDS", 2)
+    monkeypatch.setattr(watch, "_ACK_SECONDS", 2)
     async with faking(tmp_path, heartbeat_ms=None) as fake, linking_to(replica, tmp_path):
         journal = fake.session("session_1")
         journal.turn(0)
