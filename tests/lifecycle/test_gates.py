@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -438,4 +439,9 @@ class GateLife(RuleBasedStateMachine):
 
 
 TestGateLife = GateLife.TestCase
-TestGateLife.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestGateLife.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
+
+
+@pytest.mark.slow
+class TestGateLifeAtLength(GateLife.TestCase):  # type: ignore[misc, valid-type]
+    settings = settings(max_examples=400, stateful_step_count=80, deadline=None)
