@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,15 +108,15 @@ class Source:
                     if response.status_code != 200:
                         text = (await response.aread())[:300].decode("utf-8", "replace")
                         raise _refusal(response.status_code, text)
-                    data: list[str] = []
-                    async for line in response.aiter_lines():
-                        if line.startswith("data:"):
-                            data.append(line[5:].removeprefix(" "))
-                        elif line == "" and data:
-                            yield "\n".join(data).encode()
+                    data: list[bytes] = []
+                    async for line in lines(response.aiter_bytes()):
+                        if line.startswith(b"data:"):
+                            data.append(line[5:].removeprefix(b" "))
+                        elif line == b"" and data:
+                            yield b"\n".join(data)
                             data = []
-                        elif line.startswith(": replay-exhausted"):
-                            log.warning("%s", _plain(line[2:]))
+                        elif line.startswith(b": replay-exhausted"):
+                            log.warning("%s", _plain(line[2:].decode("utf-8", "replace")))
         except httpx2.HTTPError as error:
             raise Interrupted(f"no events from {self._base}: {error or type(error).__name__}") from None
 
@@ -201,6 +201,24 @@ class Source:
                 for resume in self._positions(_POSITIONS)
             ]
         return frame
+
+
+async def lines(chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
+    """The lines of an event stream without their ends: CR LF, LF or CR, and no other (HTML standard, §9.2.6).
+
+    Text functions end lines at U+2028 or U+0085 too, which JSON strings may hold as they are.
+    """
+    rest: list[bytes] = []
+    cut = False
+    async for chunk in chunks:
+        if not chunk:
+            continue
+        for line in (chunk.removeprefix(b"\n") if cut else chunk).splitlines(keepends=True):
+            rest.append(line)
+            if line.endswith((b"\n", b"\r")):
+                yield b"".join(rest).rstrip(b"\r\n")
+                rest = []
+        cut = chunk.endswith(b"\r")
 
 
 _HELLO = {

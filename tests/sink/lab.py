@@ -70,7 +70,7 @@ def contents(out: Path) -> dict[str, list[Event]]:
     for path in sorted(out.glob("*/*/*.jsonl"), key=parts):
         text = path.read_text(encoding="utf-8")
         assert text.endswith("\n")
-        found.setdefault(parts(path)[0], []).extend(json.loads(line) for line in text.splitlines())
+        found.setdefault(parts(path)[0], []).extend(json.loads(line) for line in text[:-1].split("\n"))
     return found
 
 

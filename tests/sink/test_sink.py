@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.cli.sink import size, work
-from deploy.sink.source import Hopeless, Interrupted, Source, Wanted
+from deploy.sink.source import Hopeless, Interrupted, Source, Wanted, lines
 from deploy.sink.store import Store
 from tests.app.duplex import duplex, event
 from tests.app.processes import Process
@@ -105,6 +106,39 @@ async def test_what_cannot_work_is_said(
     sink = Sink(tmp_path, "http://127.0.0.1:1", *arguments)
     assert await asyncio.to_thread(sink.ended) == code
     assert text in sink.lines[-1]
+
+
+@pytest.mark.parametrize("binding", ["stream", "socket"])
+async def test_what_looks_like_the_end_of_a_line_ends_none(
+    redis_server: AnyServer, tmp_path: Path, binding: str
+) -> None:
+    """JSON strings may hold U+2028, U+2029 and U+0085 as they are."""
+    name = "a\u2028b\u2029c\u0085d\u000ce"
+    async with running(redis_server) as replica:
+        await session(replica, name, 2)
+        ours = await streams(replica, own=True)
+        sink = Sink(tmp_path, address(replica, binding), "--sync", "0.05")
+
+        async def whole() -> bool:
+            return list(contents(tmp_path).values()) == list(ours.values())
+
+        assert list(ours) == [name]
+        await arrives(whole)
+        assert await asyncio.to_thread(sink.stop) == 0
+        assert not any("no events" in line for line in sink.lines)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+async def test_lines_of_a_stream_end_as_the_standard_says(size: int) -> None:
+    text = "data: a\u2028b\r\n\r\n: c\n\ndata: \u0085\rd\r\r\n\n".encode()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for at in range(0, len(text), size):
+            yield text[at : at + size]
+            yield b""
+
+    found = [line.decode() async for line in lines(chunks())]
+    assert found == ["data: a\u2028b", "", ": c", "", "data: \u0085", "d", "", ""]
 
 
 def test_sizes() -> None:
