@@ -39,6 +39,15 @@ class Figures:
     connections: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A session as it was listed, and where its frames stood then."""
+
+    changed: str
+    stands: int | None
+    suspect: bool = False
+
+
 @dataclass(slots=True)
 class Known:
     """A session as this connection knows it."""
@@ -72,7 +81,7 @@ class Sessions:
         self._request = request
         self._known: dict[str, Known] = {}
         self._created: dict[str, str] = {}
-        self._listed: dict[str, tuple[str, int | None]] = {}
+        self._listed: dict[str, Listed] = {}
         self._wanted: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._resync: dict[str, str] = {}
@@ -84,21 +93,33 @@ class Sessions:
         return [name for name, known in self._known.items() if known.live]
 
     def listed(self, items: Iterable[JSON]) -> None:
-        """Want every session that is new here, or has changed since the server said it was not loaded."""
+        """Want every session that is new here, or has changed since the server said it was not loaded.
+
+        One that changed while none of its frames came, and none come until it is listed again, is no longer
+        subscribed to.
+        """
         for item in items:
             name, created = item.get("id"), item.get("created_at")
             if not isinstance(name, str):
                 continue
+            if isinstance(created, str):
+                self._created[name] = created
             known = self._known.get(name)
             stands = None if known is None else known.sequence.seq
             changed = f"{item.get('updated_at')} {item.get('busy')}"
             before = self._listed.get(name)
-            self._listed[name] = (changed, stands)
-            if isinstance(created, str):
-                self._created[name] = created
-            # One that changed while none of its frames came is no longer subscribed to.
-            if before is None or (before[0] != changed and (known is None or before[1] == stands)):
+            if before is None:
+                self._listed[name] = Listed(changed, stands)
                 self._want(name)
+                continue
+            silent = before.stands in (None, stands)
+            if known is None:
+                if changed != before.changed:
+                    self._want(name)
+            elif silent and before.suspect:
+                self._want(name)
+            suspect = known is not None and silent and changed != before.changed
+            self._listed[name] = Listed(changed, stands, suspect)
         for forgotten in list(self._listed)[: max(0, len(self._listed) - _MOST)]:
             del self._listed[forgotten]
             self._created.pop(forgotten, None)

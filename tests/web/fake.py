@@ -156,7 +156,7 @@ class Fake:
             "id": name,
             "created_at": "2020-01-01T00:00:00.000Z" if journal.old else "2099-01-01T00:00:00.000Z",
             "updated_at": f"{journal.seq}",
-            "busy": name in self.turns,
+            "busy": journal.turn_in_flight is not None,
         }
 
     async def _session(self, request: Request) -> Response:
@@ -175,7 +175,7 @@ class Fake:
             return _unauthorized()
         name = request.path_params["name"]
         journal = self.journals[name]
-        turn = self.turns.get(name)
+        turn = self.turns.get(name, journal.turn_in_flight)
         return _answer(
             {
                 "as_of_seq": journal.seq,
@@ -183,7 +183,7 @@ class Fake:
                 "session": {"id": name},
                 "messages": {"items": [{"content": SECRET}], "has_more": False},
                 "in_flight_turn": None if turn is None else {"turn_id": turn, "assistant_text": SECRET},
-                "pending_approvals": self.pending.get(name, []),
+                "pending_approvals": self.pending.get(name, journal.pending),
                 "pending_questions": [],
             }
         )

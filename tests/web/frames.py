@@ -61,6 +61,27 @@ class Journal:
             action="Running: echo hello",
         )
 
+    @property
+    def turn_in_flight(self) -> int | None:
+        """The main agent's turn that has no end yet."""
+        turn = None
+        for frame in self.frames:
+            payload = frame.get("payload") or {}
+            if payload.get("agentId") == "main" and frame["type"] in ("turn.started", "turn.ended"):
+                turn = payload["turnId"] if frame["type"] == "turn.started" else None
+        return turn
+
+    @property
+    def pending(self) -> list[JSON]:
+        """The approvals that have no end yet."""
+        asked: dict[str, JSON] = {}
+        for frame in self.frames:
+            if frame["type"] == "event.approval.requested":
+                asked[frame["payload"]["approval_id"]] = {**frame["payload"], "agent_id": "main"}
+            elif frame["type"] == "event.approval.resolved":
+                asked.pop(frame["payload"]["approval_id"], None)
+        return list(asked.values())
+
     def resolved(self, approval: str, decision: str | None, **more: Any) -> JSON:
         given = {} if decision is None else {"decision": decision}
         return self.add("event.approval.resolved", approval_id=approval, **given, **more)

@@ -98,7 +98,6 @@ async def scene(redis_server: AnyServer, tmp_path: Path) -> AsyncIterator[Scene]
         await stack.enter_async_context(linking_to(one, tmp_path, token=TOKEN))
         journal = fake.session(SESSION)
         journal.add("turn.started", turnId=0, origin={"kind": "user"})
-        fake.turns[SESSION] = 0
         await told(one, "run.started")
         consumer = await stack.enter_async_context(duplex(other.url, TOKEN))
         await consumer.hello()
