@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import ssl
 import time
 from collections import OrderedDict
@@ -67,17 +68,36 @@ class Positions:
         return json.dumps(chosen, separators=(",", ":")) if chosen else None
 
 
+def address(url: str | None, schemes: tuple[str, ...] = ("http", "https")) -> str:
+    """`url`, else `AEP_URL`, else the default, without a slash at its end. Raises ServiceError."""
+    found = (url or os.environ.get("AEP_URL", "").strip() or DEFAULT_URL).rstrip("/")
+    try:
+        parts = urlsplit(found)
+        usable = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not re.fullmatch(r"[\x21-\x7e]+", found):
+        raise ServiceError(f"not a URL of {' or '.join(schemes)}: {found!r} (set AEP_URL)")
+    return found
+
+
+def bearer(token: str | None = None) -> str | None:
+    """`token`, else `AEP_TOKEN`; None without either. Raises ServiceError, which does not tell it."""
+    found = (token or os.environ.get("AEP_TOKEN", "")).strip()
+    if found and not re.fullmatch(r"[\x21-\x7e]+", found):
+        raise ServiceError("AEP_TOKEN: expected printable ASCII characters without blanks")
+    return found or None
+
+
 class Service:
     """Where the service is and what it wants to hear."""
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
-        self.url = (url or os.environ.get("AEP_URL") or DEFAULT_URL).rstrip("/")
+        self.url = address(url)
         self._parts = urlsplit(self.url)
-        self.token = token or os.environ.get("AEP_TOKEN") or None
+        self.token = bearer(token)
         if self.token is None and self._parts.hostname in {"127.0.0.1", "localhost", "::1"}:
             self.token = secret.found()
-        if self._parts.scheme not in {"http", "https"} or not self._parts.hostname:
-            raise ServiceError(f"not a URL of http or https: {self.url!r} (set AEP_URL)")
 
     def get(self, path: str, timeout: float = 10.0) -> tuple[int, bytes]:
         """Status and body of a GET."""

@@ -6,14 +6,13 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.cli.client import DEFAULT_URL
+from deploy.cli.client import ServiceError, address, bearer
 from deploy.cli.tail import build_filter
 
 if TYPE_CHECKING:
@@ -69,9 +68,10 @@ def run(args: argparse.Namespace) -> int:
     from deploy.sink.store import Store, StoreError
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
-    url = (args.url or os.environ.get("AEP_URL") or DEFAULT_URL).rstrip("/")
-    if not re.match(r"(https?|wss?)://[^/]", url):
-        return _fail(f"not a URL of http, https, ws or wss: {url!r}", 2)
+    try:
+        url, token = address(args.url, ("http", "https", "ws", "wss")), bearer()
+    except ServiceError as error:
+        return _fail(str(error), 2)
     if args.once and url.startswith("ws"):
         return _fail("--once reads /stream: give an http:// URL", 2)
     try:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"aep-kimi sink: repaired {store.repaired} torn lines", file=sys.stderr)
         wanted = Wanted(
             url=url,
-            token=os.environ.get("AEP_TOKEN") or None,
+            token=token,
             filter=build_filter(args.type, args.session, args.severity),
             capture=args.capture,
             live=not args.once,

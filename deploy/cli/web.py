@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-DEFAULT_URL = "http://127.0.0.1:8398"
 HEALTH_PORT = 4323
 
 
@@ -48,25 +47,22 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; its exit code."""
+    from deploy.cli import client
     from deploy.web import home, link
 
     logging.basicConfig(level=logging.INFO, format="aep-kimi web: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
         server = None if args.server is None else address(args.server)
-        url = args.url or os.environ.get("AEP_URL") or DEFAULT_URL
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise ValueError(f"--url: expected an address such as {DEFAULT_URL}, not {url!r}")
+        url = client.address(args.url)
         if not 0 <= args.port <= 65_535:
             raise ValueError(f"--port: expected a number from 0 to 65535, not {args.port}")
-        token = os.environ.get("AEP_TOKEN")
-        if args.token_file:
-            token = Path(args.token_file).read_text("ascii").strip()
-    except (ValueError, OSError) as error:
+        token = client.bearer(Path(args.token_file).read_text("ascii") if args.token_file else None)
+    except (ValueError, OSError, client.ServiceError) as error:
         print(f"aep-kimi web: {error}", file=sys.stderr)
         return 2
     place = home.locate(args.home, os.environ)
-    options = link.Options(place, url, token or None, args.mode, server, args.port)
+    options = link.Options(place, url, token, args.mode, server, args.port)
     print(f"aep-kimi web: looking for 'kimi web' in {place}, telling {url}", flush=True)
     asyncio.run(link.run(options))
     return 0

@@ -89,23 +89,27 @@ def connect(service: Service) -> Iterator[Wire]:
     scheme = "wss" if parts.scheme == "https" else "ws"
     address = urlunsplit((scheme, parts.netloc, parts.path + "/socket", "", ""))
     headers = {"Authorization": f"Bearer {service.token}"} if service.token else {}
-    opening = open_socket(
-        address,
-        additional_headers=headers,
-        open_timeout=_OPEN_SECONDS,
-        close_timeout=1,
-        max_size=None,
-        proxy=None,
-    )
+
+    def opening() -> Any:
+        # Older versions connect when they are called, newer ones when they are entered.
+        return open_socket(
+            address,
+            additional_headers=headers,
+            open_timeout=_OPEN_SECONDS,
+            close_timeout=1,
+            max_size=None,
+            proxy=None,
+        )
+
     with contextlib.ExitStack() as stack:
         yield _greeted(service, stack, opening)
 
 
-def _greeted(service: Service, stack: contextlib.ExitStack, opening: Any) -> Wire:
+def _greeted(service: Service, stack: contextlib.ExitStack, opening: Callable[[], Any]) -> Wire:
     from websockets.exceptions import InvalidStatus, WebSocketException
 
     try:
-        connection = stack.enter_context(opening)
+        connection = stack.enter_context(opening())
     except InvalidStatus as error:
         status = error.response.status_code
         hint = "set AEP_TOKEN" if status in (401, 403) else "is that the right AEP_URL?"
@@ -113,7 +117,8 @@ def _greeted(service: Service, stack: contextlib.ExitStack, opening: Any) -> Wir
             f"the service at {service.url} refused the connection ({status}): {hint}"
         ) from None
     except (OSError, WebSocketException) as error:
-        raise ServiceError(f"no service at {service.url} ({error or type(error).__name__})") from None
+        reason = getattr(error, "strerror", None) or error or type(error).__name__
+        raise ServiceError(f"no service at {service.url} ({reason})") from None
     wire = Wire(connection)
     identity = {"agent": _AGENT, "instance": f"{socket.gethostname()}/{os.getpid()}"}
     wire.send({"type": "hello", "versions": ["0.1"], "role": "consumer", "identity": identity})
@@ -180,7 +185,9 @@ def pick(names: list[str], wanted: str, what: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     if wanted == "-":
-        raise ServiceError(f"{'no' if not fitting else len(fitting)} {what}s are there; name one")
+        raise ServiceError(
+            f"{len(fitting)} {what}s are there; name one" if fitting else f"there is no {what}"
+        )
     raise ServiceError(
         f"{wanted!r} fits {'no' if not fitting else len(fitting)} {what}{'s' if fitting else ''}"
     )
