@@ -123,16 +123,17 @@ class Link:
             log.error("%s: watching it failed", address.place, exc_info=error)
 
     def _live(self) -> list[str]:
-        return [name for watch in self._watches.values() for name in watch.live]
+        return [name for watch in self._watches.values() for name in watch.loaded]
 
     def _do(self, write: JSON) -> None:
         """Something that the service wants done at the server where the session lives."""
         session = write.get("session")
         for watch in self._watches.values():
-            if isinstance(session, str) and session in watch.live:
+            if isinstance(session, str) and session in watch.loaded:
                 watch.write(write)
                 return
-        self._outbox.tell({"link": "result", "id": write.get("id"), "session_id": session, "outcome": "gone"})
+        # Where the session is not loaded, the call would load it.
+        self._outbox.tell({"link": "result", "id": write.get("id"), "session_id": session, "outcome": "away"})
 
 
 async def run(options: Options) -> None:

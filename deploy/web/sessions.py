@@ -53,7 +53,10 @@ class Known:
     """A session as this connection knows it."""
 
     sequence: Sequence = field(default_factory=Sequence)
+    loaded: bool = False
+    """The server has it loaded."""
     live: bool = False
+    """Its frames flow, and none is missing."""
     tries: int = 0
     stuck_at: int | None = None
     deciding: set[str] = field(default_factory=set)
@@ -88,8 +91,13 @@ class Sessions:
         self._oversized: set[str] = set()
 
     @property
+    def loaded(self) -> list[str]:
+        """The sessions that the server has loaded."""
+        return [name for name, known in self._known.items() if known.loaded]
+
+    @property
     def live(self) -> list[str]:
-        """The sessions whose frames flow."""
+        """Those whose frames flow without a gap."""
         return [name for name, known in self._known.items() if known.live]
 
     def listed(self, items: Iterable[JSON]) -> None:
@@ -294,7 +302,10 @@ class Sessions:
     async def _accepted(self, name: str, at: JSON, stored: JSON | None) -> None:
         """The server sends this session's frames from now on; what it could not send, a snapshot tells."""
         known = self._known.get(name)
-        if known is None or known.sequence.halted:
+        if known is None:
+            return
+        known.loaded = True
+        if known.sequence.halted:
             return
         seq = at.get("seq")
         reason = self._resync.pop(name, None)

@@ -59,8 +59,13 @@ class Watch:
         self._writes: set[asyncio.Task[None]] = set()
 
     @property
+    def loaded(self) -> list[str]:
+        """The sessions that the server has loaded."""
+        return self._sessions.loaded
+
+    @property
     def live(self) -> list[str]:
-        """The sessions whose frames flow."""
+        """Those whose frames flow without a gap."""
         return self._sessions.live
 
     def write(self, write: JSON) -> None:

@@ -19,7 +19,7 @@ from handlers.lifecycle import orders
 from handlers.service import Service
 from handlers.settings import Settings
 from tests.app.duplex import Duplex, Frame, command, duplex
-from tests.app.replica import Replica, fresh_prefix, running
+from tests.app.replica import Replica, fresh_prefix, running, until
 from tests.servers import AnyServer
 from tests.web.fake import SECRET, Fake, faking
 from tests.web.frames import JSON, Journal
@@ -207,6 +207,16 @@ async def test_a_server_that_says_no(scene: Scene, answer: Response, code: str) 
     ack = await scene.respond(await scene.asked(), option="approved")
     assert (ack["type"], ack["data"]["code"]) == ("control.rejected", code)
     assert "attention.answered" not in [frame["type"] for frame in scene.consumer.have()]
+
+
+async def test_a_session_that_is_not_loaded_any_more_is_not_woken_to_be_answered(scene: Scene) -> None:
+    request = await scene.asked()
+    scene.fake.live.clear()
+    await scene.fake.hang_up()
+    await until(lambda: scene.fake.opened >= 2)
+    ack = await scene.respond(request, option="approved")
+    assert (ack["type"], ack["data"]["code"]) == ("control.rejected", "unreachable")
+    assert not [call for call in scene.fake.calls if "/approvals/" in call]
 
 
 async def test_two_answers_at_once_are_one(scene: Scene) -> None:
