@@ -95,6 +95,7 @@ async def test_a_server_that_died_under_us_is_revived_once(data_dir: Path) -> No
     pid = server_pid(data_dir)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
+    reap(pid)
     assert await asyncio.to_thread(two.revive)
     assert not one.revive()
     assert await write(one, 1) == 3
