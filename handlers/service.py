@@ -148,6 +148,8 @@ class Service:
             with contextlib.suppress(StateError, TimeoutError):
                 async with asyncio.timeout(_EXAMINE_SECONDS):
                     await self._examine()
+        else:
+            log.warning("Redis does not answer yet: until it does, hooks are let go and nothing is stored")
         if self._unsafe:
             await self.client.close()
             raise SettingsError("AEP_REDIS_URL", str(self._mismatch))
@@ -242,10 +244,14 @@ class Service:
 
     async def _prepare(self) -> None:
         """Look at the server as soon as it is there."""
+        waited = False
         while not self._examined:
             with contextlib.suppress(StateError):
                 await self._examine()
+                if waited:
+                    log.info("Redis answers")
                 return
+            waited = True
             await asyncio.sleep(_LAYOUT_SECONDS)
 
     async def _examine(self) -> None:

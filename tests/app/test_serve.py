@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.app.duplex import duplex
 from tests.app.processes import ROOT, Process
 from tests.app.replica import fresh_prefix
-from tests.servers import AnyServer
+from tests.servers import AnyServer, free_port
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -134,6 +134,27 @@ async def test_a_duplex_consumer_is_told_where_it_stands(redis_server: AnyServer
         with pytest.raises(ConnectionClosed):
             await consumer.connection.recv()
         assert consumer.connection.close_code == 1001
+
+
+async def test_a_refused_handshake_is_one_line_and_no_error(redis_server: AnyServer) -> None:
+    process = await asyncio.to_thread(
+        Process, environment_of(redis_server) | {"AEP_TOKEN": "the-right-token"}
+    )
+    try:
+        with pytest.raises(InvalidStatus, match="401"):
+            async with duplex(process.url):
+                pass
+    finally:
+        assert await asyncio.to_thread(process.terminate) == 0
+    told = [line for line in process.lines if "aep-kimi:" not in line and "Redis:" not in line]
+    assert len(told) == 1
+    assert "refused: 401 unauthorized websocket /socket" in told[0]
+
+
+def test_a_redis_that_is_away_is_said() -> None:
+    process = Process({"AEP_REDIS_URL": f"redis://127.0.0.1:{free_port()}"})
+    assert process.terminate() == 0
+    assert any("Redis does not answer yet" in line for line in process.lines)
 
 
 def test_a_wrong_setting_is_named() -> None:
