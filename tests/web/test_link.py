@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from aep_sdk.projection import StateProjection
 
 from deploy.web import outbox, watch
+from deploy.web.outbox import Outbox
 from deploy.web.rest import Rest
 from handlers import frames_web
 from handlers.lifecycle import cursors
@@ -23,6 +25,7 @@ from tests.app.replica import Replica, running, until
 from tests.servers import AnyServer
 from tests.web.captures import VERSIONS, heard, session, turns
 from tests.web.fake import SECRET, Fake, faking
+from tests.web.frames import Journal
 from tests.web.linked import linking_to, quicken, told
 
 RUN_ENDS = ("run.finished", "run.failed", "run.cancelled")
@@ -227,6 +230,54 @@ async def test_another_link_goes_on_where_one_was(replica: Replica, tmp_path: Pa
             events = await told(replica, "run.finished")
     sound(events)
     assert core(events) == {"run.started": 1, "tool.requested": 1, "tool.completed": 1, "run.finished": 1}
+
+
+async def test_links_that_are_killed_again_and_again(
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was on its way is lost with the link, and told by the next."""
+
+    async def lost(outbox: Outbox, seconds: float) -> None:
+        await outbox._client.aclose()
+
+    monkeypatch.setattr(Outbox, "finish", lost)
+    chance = random.Random(7)
+    turns_played = 0
+    async with faking(tmp_path) as fake:
+        journals = [fake.session(f"session_{n}") for n in range(3)]
+        for _ in range(12):
+            async with linking_to(replica, tmp_path):
+                until_s = asyncio.get_running_loop().time() + chance.uniform(0.05, 0.4)
+                while asyncio.get_running_loop().time() < until_s:
+                    for journal in journals:
+                        frames = journal.turn(turns_played, calls=["a", "b"])
+                        await fake.send(journal, *frames[: chance.randint(0, 6)])
+                        await asyncio.sleep(0.001)
+                        await fake.send(journal, *frames)
+                    turns_played += 1
+                    await asyncio.sleep(0.02)
+        async with linking_to(replica, tmp_path):
+            async with asyncio.timeout(30):
+                while not await _stand(replica, journals):
+                    await asyncio.sleep(0.1)
+    events = (await replica.replay()).events
+    sound(events)
+    count = 3 * turns_played
+    assert core(events) == {
+        "run.started": count,
+        "run.finished": count,
+        "tool.requested": 2 * count,
+        "tool.completed": 2 * count,
+    }
+
+
+async def _stand(replica: Replica, journals: list[Journal]) -> bool:
+    for journal in journals:
+        record = await replica.service.sessions.load(SessionKey("testhost", journal.session))
+        state = None if record.state is None else SessionState.decode(record.state)
+        if state is None or cursors.latest(state, "web") != (journal.epoch, journal.seq):
+            return False
+    return True
 
 
 async def test_frames_that_come_too_early_wait_for_those_before(replica: Replica, tmp_path: Path) -> None:
