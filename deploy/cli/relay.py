@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -12,7 +11,6 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploy.relay.link import Link
     from deploy.relay.transport import Address
     from handlers.service import Service
     from handlers.settings import Settings
@@ -87,31 +85,37 @@ async def _work(settings: Settings, address: Address, once: float | None) -> int
         if once is not None:
             await service.sessions.prepare()
             return 0 if await link.once(once) else 1
-        task = asyncio.create_task(_run(service, link))
+        told = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        return 0
+            loop.add_signal_handler(number, told.set)
+        waiting = asyncio.create_task(told.wait())
+        preparing = asyncio.create_task(_prepare(service))
+        await asyncio.wait([waiting, preparing], return_when=asyncio.FIRST_COMPLETED)
+        if preparing.done():
+            await preparing
+            running = link.start()
+            await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)
+            await link.stop()
+        preparing.cancel()
+        return 0 if told.is_set() else 1
     finally:
         await service.stop()
 
 
-async def _run(service: Service, link: Link) -> None:
-    """Be the link for good, once Redis is there and laid out as we think."""
+async def _prepare(service: Service) -> None:
+    """Wait until Redis is there. Raises LayoutMismatch where it is laid out otherwise."""
     from state.errors import LayoutMismatch, StateError
 
     while True:
         try:
             await service.sessions.prepare()
-            break
+            return
         except LayoutMismatch:
             raise
         except StateError as error:
             logging.getLogger("aep-kimi relay").warning("Redis does not answer: %s", error)
             await asyncio.sleep(1)
-    await link.run()
 
 
 def _with_url(url: str | None) -> dict[str, str] | None:

@@ -51,15 +51,19 @@ class Link:
         self._pause = self._timing.first_pause
         self._told = ""
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
-    def start(self) -> None:
-        """`run` in a task of its own."""
+    def start(self) -> asyncio.Task[None]:
+        """`run` in a task of its own, which ends before `stop` only by a defect, told in the log."""
         self._task = asyncio.create_task(self.run())
         self._task.add_done_callback(_report)
+        return self._task
 
     async def stop(self) -> None:
         """End that task: part from the relay in order and give the lease back."""
+        self._stopping = True
         if self._task is not None:
+            # A task group that fails at the very moment swallows the cancellation (Python 3.11).
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -67,7 +71,7 @@ class Link:
         """Be the link, or wait to become it, until cancelled."""
         if self._address.exposed and self._token:
             log.warning("%s: the token travels in the clear; use wss or https", self._address.shown)
-        while True:
+        while not self._stopping:
             try:
                 lease = await self._leases.acquire(self._name, self._timing.lease_ms)
             except StateError as error:
@@ -78,6 +82,8 @@ class Link:
                 continue
             if await self._hold(lease, once=False):
                 self._pause = self._timing.first_pause
+            if self._stopping:
+                return
             await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
             self._pause = min(self._pause * 2, self._timing.longest_pause)
 
