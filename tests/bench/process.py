@@ -46,7 +46,7 @@ def run(lab: Lab) -> list[Figure]:
     }
     busy = {name: Series() for name in servers}
     single = {name: Series() for name in servers}
-    for turn in range(lab.pick(6, 3)):
+    for turn in range(lab.pick(6, 2)):
         for name, server in servers.items():
             take(
                 lab,

@@ -35,19 +35,19 @@ def _count(lab: Lab) -> list[Figure]:
                 series[size],
                 connections=8,
                 sessions=64,
-                seconds=lab.pick(15, 10) / 10,
+                seconds=lab.pick(15, 7) / 10,
                 name="m",
             )
     return _figures(series, "sessions in Redis", series[0])
 
 
 def _length(lab: Lab) -> list[Figure]:
-    """Eight sessions of each length."""
+    """Four sessions of each length."""
     redis = lab.redis("long")
     service = lab.service("long-service", redis)
     lengths = (10, 1_000) if lab.short else (10, 100, 1_000, 10_000)
     for length in lengths:
-        lab.load(service, connections=8, sessions=8, total=8 * length, name=f"l{length}")
+        lab.load(service, connections=4, sessions=4, total=4 * length, name=f"l{length}")
     series = {length: Series() for length in lengths}
     for _ in range(lab.pick(5, 2)):
         for length in lengths:
@@ -58,8 +58,8 @@ def _length(lab: Lab) -> list[Figure]:
                 redis,
                 series[length],
                 connections=8,
-                sessions=8,
-                seconds=lab.pick(15, 10) / 10,
+                sessions=4,
+                seconds=lab.pick(15, 7) / 10,
                 name=f"l{length}",
             )
     return _figures(series, "events in the session", series[lengths[0]])
