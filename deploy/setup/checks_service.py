@@ -76,13 +76,18 @@ def _judge_stream(context: Context, base: str, place: tuple[str, str], token: st
         )
         return
     yield Check("ok", "token", "accepted" if token else "none is needed")
-    here = context.env.get("AEP_EMITTER", "").strip() or socket.gethostname()
     seen = service.last_events(answer.body)
+    emitters = {event.emitter for event in seen}
+    here = context.env.get("AEP_EMITTER", "").strip()
+    if not here and token and len(emitters) == 1:
+        # The service says who speaks, by the token: a tenant sees no one else.
+        (here,) = emitters
+    here = here or socket.gethostname()
     mine = [event for event in seen if event.emitter == here]
     for event in mine:
         yield Check("ok", "last event", f"{event.type} at {event.time}")
     if not mine:
-        elsewhere = sorted({event.emitter for event in seen})
+        elsewhere = sorted(emitters)
         others = f" (there are events from {', '.join(elsewhere)})" if elsewhere else ""
         yield Check(
             "note", "last event", f"none from {here} yet{others}; send a prompt in kimi and look again"

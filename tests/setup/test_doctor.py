@@ -109,6 +109,23 @@ def test_no_event_yet(env: dict[str, str], served: FakeService, capsys: pytest.C
     )
 
 
+def test_a_token_that_speaks_for_another_name(
+    env: dict[str, str], served: FakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a shared service the emitter is that of the token, whatever this machine is called."""
+    write(env)
+    served.events(event("run.started", "2026-11-30T10:00:00.000Z", "anna"))
+    del env["AEP_EMITTER"]
+    _, said = doctor(env | {"AEP_TOKEN": "the-token-of-anna"}, capsys)
+    assert "ok    last event: run.started at 2026-11-30T10:00:00.000Z" in said
+    served.events(
+        event("run.started", "2026-11-30T10:00:00.000Z", "anna"),
+        event("run.started", "2026-11-30T11:00:00.000Z", "ben"),
+    )
+    _, said = doctor(env | {"AEP_TOKEN": "the-token-of-all"}, capsys)
+    assert "yet (there are events from anna, ben)" in "\n".join(said)
+
+
 def test_nothing_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
