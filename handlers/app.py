@@ -31,6 +31,7 @@ from handlers.socket import socket
 from handlers.stream import stream
 
 _TOKEN = re.compile(r"(access_token)=[^&\s\"]*")
+_SERVER_LINES = 20
 _Handler = Callable[[int, FrameType | None], object]
 
 
@@ -71,8 +72,8 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
     )
     app.state.service = service
     for name in ("uvicorn.error", "uvicorn.access"):
-        if not any(isinstance(known, _Scrubber) for known in logging.getLogger(name).filters):
-            logging.getLogger(name).addFilter(_Scrubber())
+        if not any(isinstance(known, ServerLog) for known in logging.getLogger(name).filters):
+            logging.getLogger(name).addFilter(ServerLog())
     return app
 
 
@@ -97,19 +98,33 @@ def _drain_on_signal(service: Service) -> None:
         signal.signal(number, ours)
 
 
-class _Scrubber(logging.Filter):
-    """Takes `?access_token=` out of what a server logs of a request (AEP-0003 §8.1).
+class ServerLog(logging.Filter):
+    """What a server may log of requests, without `?access_token=` (AEP-0003 §8.1).
 
-    And drops what uvicorn says, as an error, of each handshake that was answered with a status: the audit has
-    a line of its own for it, and bounds them.
+    Dropped is what uvicorn says, as an error, of each handshake that was answered with a status: the audit has
+    a line of its own for it. Warnings and errors, which anybody causes with what is no HTTP, are at most 20 a
+    second.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = 0
+        self._lines = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg == "ASGI callable returned without completing handshake.":
             return False
+        if record.levelno >= logging.WARNING and not self._room(int(record.created)):
+            return False
         if isinstance(record.args, tuple):
             record.args = tuple(_scrub(entry) for entry in record.args)
         return True
+
+    def _room(self, second: int) -> bool:
+        if second != self._second:
+            self._second, self._lines = second, 0
+        self._lines += 1
+        return self._lines <= _SERVER_LINES
 
 
 def _scrub(entry: object) -> object:

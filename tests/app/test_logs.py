@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from handlers import request_ids
+from handlers.app import ServerLog
 from handlers.errors import HandlerError
 from handlers.logs import configure
 from handlers.settings import Settings
@@ -80,6 +81,21 @@ async def test_a_hook_that_fails_is_found_by_its_id(
     found = [entry for entry in entries(log) if entry.get("request") == "find-me"]
     assert "could not be handled" in found[0]["message"]
     assert "the secret prompt" not in log.getvalue()
+
+
+def test_strangers_cannot_fill_the_log_of_the_server() -> None:
+    """uvicorn has a warning for each request that is no HTTP, and an error for each refused handshake."""
+    bounded = ServerLog()
+    told = []
+    for number in range(300):
+        record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, "no HTTP", (), None)
+        record.created = 1_000.0 + number / 100
+        told += [number] if bounded.filter(record) else []
+    assert told == [*range(20), *range(100, 120), *range(200, 220)]
+    answered = "ASGI callable returned without completing handshake."
+    assert not ServerLog().filter(
+        logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, answered, (), None)
+    )
 
 
 def test_settings() -> None:
