@@ -101,7 +101,7 @@ def _drain_on_signal(service: Service) -> None:
 class ServerLog(logging.Filter):
     """What a server may log of requests, without `?access_token=` (AEP-0003 §8.1).
 
-    Dropped is what uvicorn says, as an error, of each handshake that was answered with a status: the audit has
+    Dropped is what uvicorn says, an error, of each handshake that was answered with a status: the audit has
     a line of its own for it. Warnings and errors, which anybody causes with what is no HTTP, are at most 20 a
     second.
     """
