@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 
 from deploy.relay.standing import SKEW_MS, Standing
-from deploy.relay.transport import LeaseLate, Parcel, Transport, Unconfirmed
+from deploy.relay.transport import LeaseLate, Parcel, Transport
 from handlers.aep.envelope import SEQ_ORIGIN_MS, source_uri
 from handlers.counters import Counters
 from handlers.delivery import Item
@@ -39,7 +39,7 @@ _PAUSES = (0.1, 2.0)
 
 
 class Chunk:
-    """How much is sent between two receipts; what is not confirmed in time is tried in smaller pieces."""
+    """How much is sent between two receipts; what is not confirmed is tried in smaller pieces."""
 
     def __init__(self) -> None:
         self.events = CHUNK_EVENTS
@@ -227,9 +227,9 @@ class Drain:
             return
         try:
             await self._transport.deliver(parcels)
-        except BaseException as error:
-            if isinstance(error, Unconfirmed) or _unconfirmed(error):
-                self._chunk.shrink()
+        except Exception:
+            # Too slow for so many, or cut off in their midst.
+            self._chunk.shrink()
             raise
         self._chunk.grow(len(parcels))
         self._counters.add(counter, len(parcels))
@@ -267,7 +267,3 @@ def _is_ours(entry: FeedEntry) -> bool:
     except ValueError:
         return False
     return event.get("source") == source_uri(key.emitter, key.agent, key.session)
-
-
-def _unconfirmed(error: BaseException) -> bool:
-    return isinstance(error, BaseExceptionGroup) and error.subgroup(Unconfirmed) is not None

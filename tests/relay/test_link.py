@@ -256,3 +256,46 @@ async def test_tenants_speak_for_themselves(redis_server: AnyServer, tmp_path: P
             await consumer.send(asked)
             refused = await consumer.until(lambda frame: frame.get("cause") == asked["id"])
             assert refused["code"] == "ambiguous"
+
+
+async def test_a_held_call_is_answered_through_the_relay(redis_server: AnyServer) -> None:
+    """Also from a connection that begins while it waits: the link of then tells it again."""
+    secret: dict[str, Any] = {"token": TOKEN, "headers": AUTHORIZATION}
+    async with running(redis_server, control=True, **secret) as service:
+        call = {"tool_name": "Bash", "tool_call_id": "c1", "tool_input": {"command": "rm -rf build"}}
+        held = asyncio.create_task(service.hook("PreToolUse", "s1", **call))
+        async with relays(redis_server) as relay, linked(service, relay.url):
+            async with duplex(relay.url, TOKEN) as sender:
+                await sender.hello()
+                await sender.send({"type": "subscribe", "id": "s", "from": "all"})
+                request = await sender.until(lambda frame: frame["type"] == "attention.requested")
+                answer = {"answer": {"option": "deny", "text": "not here"}}
+                asked = command("s1", subject=request["id"], data=answer)
+                await sender.send(asked)
+                ack = await sender.until(lambda frame: frame.get("cause") == asked["id"])
+                assert ack["type"] == "control.accepted"
+                assert "not here" in (await held).text
+                resolved = await sender.until(lambda frame: frame["type"] == "attention.resolved")
+                assert resolved["subject"] == request["id"]
+                answered = await sender.until(lambda frame: frame["type"] == "attention.answered")
+                assert answered["cause"] == asked["id"]
+            await same(service, relay)
+
+
+async def test_a_command_that_came_too_late_is_not_told_by_another_session(redis_server: AnyServer) -> None:
+    """The session has ended since: silence, which the sender takes for a timeout; nothing in the replay."""
+    secret: dict[str, Any] = {"token": TOKEN, "headers": AUTHORIZATION}
+    async with (
+        running(redis_server, instruct=True, **secret) as service,
+        relays(redis_server) as relay,
+        linked(service, relay.url),
+        duplex(relay.url, TOKEN) as sender,
+    ):
+        await work(service, "s1", 1)
+        await service.hook("SessionEnd", "s1", reason="exit")
+        before = await same(service, relay)
+        await sender.hello()
+        await sender.subscribe()
+        await sender.send(command("s1", "x.kimi-code.control.instruct", data={"text": "late"}))
+        await until(lambda: service.service.counters["commands.refused.no-route"] == 1)
+        assert await same(service, relay) == before
