@@ -17,9 +17,10 @@ from tests.servers import AnyServer
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("AEP_URL", "AEP_TOKEN", "AEP_RELAY_URL"):
+    for name in ("AEP_URL", "AEP_TOKEN", "AEP_RELAY_URL", "AEP_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("KIMI_CODE_HOME", str(tmp_path / "kimi"))
 
 
