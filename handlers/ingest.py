@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import unquote, urlsplit
 
 from handlers.aep.canonical import parse
 from handlers.aep.levels import JSONObject, JSONValue
@@ -120,10 +120,12 @@ class Ingest:
         )
 
     def _is_ours(self, source: str) -> bool:
-        if not source.startswith("aep://"):
+        """Whether a source names one of our sessions, however it is spelled (RFC 3986 §6.2.2)."""
+        try:
+            parts = urlsplit(source)
+            host = unquote(parts.hostname or "").lower()
+        except ValueError:
+            return source[:4].lower() == "aep:"
+        if parts.scheme != "aep" or host not in {name.lower() for name in self._emitters()}:
             return False
-        return any(
-            source == f"aep://{emitter}/agent/{agent}" or source.startswith(f"aep://{emitter}/agent/{agent}/")
-            for emitter in (quote(name, safe="") for name in self._emitters())
-            for agent in OURS
-        )
+        return tuple(unquote(parts.path).lower().split("/")[1:3]) in {("agent", agent) for agent in OURS}

@@ -133,6 +133,9 @@ async def test_a_source_of_ours_cannot_be_claimed(replica: Replica) -> None:
         "aep://testhost/agent/kimi-code/session/s1",
         "aep://testhost/agent/acp",
         "aep://testhost/agent/acp/x",
+        "AEP://TESTHOST/agent/kimi-code/session/s1",
+        "aep://x@testhost:80/agent/kimi-code/session/s1",
+        "aep://%74esthost/agent/%6bimi-code/session/s1",
     ):
         answer = await post(replica, event("s1", 2**40, source=source))
         assert (answer.status_code, answer.json()["error"]) == (403, "forbidden-source")
