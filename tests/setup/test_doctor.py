@@ -236,7 +236,7 @@ def test_a_broken_command(
     config.write_bytes(config.read_bytes().replace(str(SHIM).encode(), str(shim).encode()))
     _, wrong = doctor(env, capsys)
     assert "WRONG command: it exits with 0 and prints b'{}\\n'; update aep-kimi" in wrong
-    shim.write_text("import time; time.sleep(600)\n")
+    shim.write_text("import time; time.sleep(20)\n")
     config.write_bytes(config.read_bytes().replace(b"timeout = 10", b"timeout = 1"))
     _, wrong = doctor(env, capsys)
     assert "WRONG command: it runs longer than its 1 s; update aep-kimi" in wrong
