@@ -15,10 +15,10 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of medians; `noise` is half the range it had over the parts of the run."""
+    """A ratio of medians; `noise` is how far it strayed over the parts of the run, None with only one."""
 
     value: float
-    noise: float
+    noise: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,14 @@ def ratio(subject: Sequence[float], floor: Sequence[float]) -> Ratio:
         median(subject[at : at + size]) / median(floor[at : at + size])
         for at in range(0, len(subject) - size + 1, size)
     ]
-    return Ratio(median(subject) / median(floor), (max(parts) - min(parts)) / 2)
+    return Ratio(median(subject) / median(floor), spread(parts))
+
+
+def spread(parts: Sequence[float]) -> float | None:
+    """Half the range of five parts or more; of fewer the whole range, which says less; of one nothing."""
+    if len(parts) < 2:
+        return None
+    return (max(parts) - min(parts)) / (2 if len(parts) >= BLOCKS else 1)
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -89,7 +96,7 @@ def table(sections: Sequence[Section]) -> str:
         rows: list[tuple[str, ...]] = [("figure", "measured", "floor", "ratio", "±", "target", "")]
         for figure in section.figures:
             verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
-            share = (f"{figure.ratio.value:.3f}", f"{figure.ratio.noise:.3f}") if figure.ratio else ("", "")
+            share = (f"{figure.ratio.value:.3f}", _stray(figure.ratio.noise)) if figure.ratio else ("", "")
             measured = f"{number(figure.value)} {figure.unit}"
             rows.append((figure.name, measured, figure.floor, *share, figure.target, verdict))
         widths = [max(len(row[at]) for row in rows) for at in range(7)]
@@ -97,6 +104,10 @@ def table(sections: Sequence[Section]) -> str:
         lines += ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
         lines.append("")
     return "\n".join(lines)
+
+
+def _stray(noise: float | None) -> str:
+    return "one round" if noise is None else f"{noise:.3f}"
 
 
 def report(machine: Mapping[str, object], sections: Sequence[Section]) -> dict[str, object]:

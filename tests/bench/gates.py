@@ -35,7 +35,7 @@ def run(lab: Lab) -> list[Figure]:
                 Figure(f"{held:,} held: more than the open files this system allows", limit, "files")
             )
             continue
-        rounds = lab.pick(20, 3) if held == 1 else lab.pick(3, 1) if held == 100 else 1
+        rounds = lab.pick(9, 3) if held == 1 else lab.pick(3, 1) if held == 100 else 1
         ours, floors = [], []
         for turn in range(rounds):
             ours.append(_hold(lab, service, held, f"h{held}-{turn}", floor=False))

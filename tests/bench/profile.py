@@ -7,7 +7,7 @@ import subprocess
 import sys
 from statistics import median
 
-from tests.bench.figures import Figure, Missing, Ratio
+from tests.bench.figures import Figure, Missing, Ratio, spread
 from tests.bench.inside import STEPS
 from tests.bench.lab import ROOT, Lab
 
@@ -18,12 +18,12 @@ def run(lab: Lab) -> list[Figure]:
     """Measure it."""
     redis = lab.redis()
     rounds = lab.pick(3, 2)
-    found = [_inside(lab, redis.url, lab.pick(20, 6)) for _ in range(rounds)]
+    found = [_inside(lab, redis.url, lab.pick(15, 6)) for _ in range(rounds)]
     whole = [one["service"] for one in found]
 
     def figure(name: str, values: list[float], floor: str, against: list[float], target: str = "") -> Figure:
         shares = [value / other for value, other in zip(values, against, strict=True)]
-        share = Ratio(median(shares), (max(shares) - min(shares)) / 2)
+        share = Ratio(median(shares), spread(shares))
         return Figure(name, median(values), "µs", floor, share, target)
 
     echo, script = ([one[name] for one in found] for name in ("echo", "script"))

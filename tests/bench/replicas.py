@@ -24,7 +24,7 @@ def run(lab: Lab) -> list[Figure]:
             for number in range(replicas)
         ]
     series = {name: Series() for name in layouts}
-    for _ in range(lab.pick(5, 2)):
+    for _ in range(lab.pick(4, 2)):
         for name, servers in layouts.items():
             take(
                 lab,

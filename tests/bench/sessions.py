@@ -45,7 +45,7 @@ def _length(lab: Lab) -> list[Figure]:
     """Four sessions of each length."""
     redis = lab.redis("long")
     service = lab.service("long-service", redis)
-    lengths = (10, 1_000) if lab.short else (10, 100, 1_000, 10_000)
+    lengths = (10, 1_000) if lab.short else (10, 1_000, 10_000)
     for length in lengths:
         lab.load(service, connections=4, sessions=4, total=4 * length, name=f"l{length}")
     series = {length: Series() for length in lengths}

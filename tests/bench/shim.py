@@ -76,7 +76,7 @@ def run(lab: Lab) -> list[Figure]:
                 "1 KB, service down": Start(shim(down), small),
                 **{name: Start(command, small) for name, command in others.items()},
             },
-            lab.pick(100, 20),
+            lab.pick(80, 20),
         )
         at_1m = starts(
             {
