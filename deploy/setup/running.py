@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,14 +40,9 @@ def programs(home: Path) -> list[Program]:
 
 
 def _from_proc(home: Path) -> Iterator[Program]:
-    boot = next(
-        (
-            int(line.split()[1])
-            for line in Path("/proc/stat").read_text().splitlines()
-            if line.startswith("btime")
-        ),
-        0,
-    )
+    # Not from the time of boot in /proc/stat, which is cut to a second: a session a moment younger than
+    # its hooks would be called older.
+    boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     tick = os.sysconf("SC_CLK_TCK")
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
