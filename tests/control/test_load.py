@@ -106,7 +106,6 @@ async def test_two_thousand_held_calls(own_server: Server) -> None:
             f" wake p50 {1000 * cuts[49]:.1f} ms, p99 {1000 * cuts[98]:.1f} ms;"
             f" {HELD - WAKES} at once in {everything:.1f} s"
         )
-        assert held_rate > before_rate / 2, "others are not slowed"
 
 
 def denial(request: dict[str, Any]) -> dict[str, Any]:
