@@ -219,23 +219,32 @@ def responder(principal: Principal, event: JSONObject) -> str | None:
     return clip(agent, _BY) or None if isinstance(agent, str) else None
 
 
+def _said(answer: JSONValue) -> tuple[str | None, str] | Nack:
+    """The option and the trimmed text of an answer to a request with options; one of them is there."""
+    given = table(answer)
+    option, text = given.get("option"), given.get("text")
+    if "values" in given:
+        return Nack("invalid", "no-form", "this request has options, not fields")
+    if not isinstance(option, str | None) or not isinstance(text, str | None):
+        return Nack("invalid", "bad-answer", "option and text are strings")
+    words = (text or "").strip()
+    if len(words) > TEXT_LIMIT:
+        return Nack("invalid", "too-long", f"a text has at most {TEXT_LIMIT} characters")
+    if option is None and not words:
+        return Nack("invalid", "empty", "an answer needs an option or a text")
+    return option, words
+
+
 def read_answer(subject: str, answer: JSONValue) -> tuple[Answer | Nack, str | None]:
     """An answer to one of our gates (AEP-0008 §1): never allow but by its own word.
 
     Text that is an option's word is that option; any other text denies, and is the reason.
     """
-    given = table(answer)
-    option, text = given.get("option"), given.get("text")
-    if "values" in given:
-        return Nack("invalid", "no-form", "this request has options, not fields"), None
-    if not isinstance(option, str | None) or not isinstance(text, str | None):
-        return Nack("invalid", "bad-answer", "option and text are strings"), None
-    words = (text or "").strip()
-    if len(words) > TEXT_LIMIT:
-        return Nack("invalid", "too-long", f"a text has at most {TEXT_LIMIT} characters"), None
+    said = _said(answer)
+    if isinstance(said, Nack):
+        return said, None
+    option, words = said
     if option is None:
-        if not words:
-            return Nack("invalid", "empty", "an answer needs an option or a text"), None
         if words.lower() in OPTIONS:
             return Answer(subject, words.lower()), None
         return Answer(subject, DENY, words=True), words
@@ -255,19 +264,12 @@ def read_decision(subject: str, answer: JSONValue) -> tuple[Decide | Nack, str |
 
     Text that is an option's id or label is that option; any other text rejects, and is the feedback.
     """
-    given = table(answer)
-    option, text = given.get("option"), given.get("text")
-    if "values" in given:
-        return Nack("invalid", "no-form", "this request has options, not fields"), None
-    if not isinstance(option, str | None) or not isinstance(text, str | None):
-        return Nack("invalid", "bad-answer", "option and text are strings"), None
-    words = (text or "").strip()
-    if len(words) > TEXT_LIMIT:
-        return Nack("invalid", "too-long", f"a text has at most {TEXT_LIMIT} characters"), None
+    said = _said(answer)
+    if isinstance(said, Nack):
+        return said, None
+    option, words = said
     named = (_APPROVE | _REJECT).get(words.lower())
     if option is None:
-        if not words:
-            return Nack("invalid", "empty", "an answer needs an option or a text"), None
         if named is not None:
             return Decide(subject, named), None
         return Decide(subject, orders.REJECTED, words=True), words
