@@ -7,6 +7,8 @@ have not ended. On engine v1 the background is counted by `SubagentStart` and `S
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 from handlers.lifecycle.state import SPAWNS, Crew, SessionState, Spawn
 
 _SWARM = 1_000
@@ -14,10 +16,18 @@ SPAWNERS = {"Agent": 1, "AgentSwarm": _SWARM}
 """The tools that spawn subagents, and how many at most."""
 
 FAILING_MS = 2_000
-OVERTAKEN_MS = 250
 TASK_PREFIX = "agent-"
 
 _STOPS_OLD = 2  # kimi-code 0.28 may ask a subagent for a longer answer, and then fires a second Stop
+
+
+class Surplus(Enum):
+    """Whether an end that was taken for a foreground subagent's was the main agent's."""
+
+    NONE = auto()
+    MAYBE = auto()  # a `Stop`, where a subagent fires one or two
+    STOP = auto()
+    FAILURE = auto()
 
 
 def spawned(state: SessionState, call: str, event_id: str, tool: str, *, background: bool) -> None:
@@ -42,15 +52,15 @@ def abandoned(state: SessionState, call: str) -> None:
     _leave(state, call)
 
 
-def returned(state: SessionState, call: str, at: int) -> int | None:
-    """A spawning call succeeded at Unix ms `at`. See `_left` for the answer.
+def returned(state: SessionState, call: str) -> Surplus | None:
+    """A spawning call succeeded. See `_left` for the answer.
 
     The background of it goes on; the foreground is over.
     """
-    return _left(state, call, at, failed=0)
+    return _left(state, call, failed=0)
 
 
-def broke(state: SessionState, call: str, at: int) -> int | None:
+def broke(state: SessionState, call: str, at: int) -> Surplus | None:
     """A spawning call failed at Unix ms `at`: its subagent's `StopFailure` was seen, or is to come."""
     crew = state.crew
     bracketed = crew.open > 0 or state.engine == "v2"
@@ -58,23 +68,27 @@ def broke(state: SessionState, call: str, at: int) -> int | None:
     if not any(spawn.call == call for spawn in crew.foreground):
         abandoned(state, call)
         return None
-    overtaken = _left(state, call, at, failed=1)
+    left = _left(state, call, failed=1)
     if crew.foreground:
         crew.open = max(0, crew.open - 1)
         crew.failures = max(0, seen - 1)
     if bracketed and seen == 0:
         crew.failing = at + FAILING_MS
-    return overtaken
+    return left
 
 
-def stop_seen(state: SessionState, at: int, *, failed: bool) -> None:
-    """A `Stop` or `StopFailure` was taken for a foreground subagent's, at Unix ms `at`."""
+def stop_seen(state: SessionState, *, failed: bool) -> None:
+    """A `Stop` or `StopFailure` was taken for a foreground subagent's."""
     crew = state.crew
     if failed:
         crew.failures += 1
     else:
         crew.stops += 1
-        crew.stopped_at = at
+
+
+def failure_told(state: SessionState, at: int) -> None:
+    """A background subagent failed, by the word of Unix ms `at`: its `StopFailure` is to come."""
+    state.crew.failing = at + FAILING_MS
 
 
 def foreground(state: SessionState) -> bool:
@@ -199,19 +213,44 @@ def dismiss(state: SessionState) -> None:
     crew.anonymous = crew.named = crew.brackets = 0
 
 
-def _left(state: SessionState, call: str, at: int, *, failed: int) -> int | None:
-    """A foreground call is over, and with the last of them perhaps the run.
+def surplus(state: SessionState, failed: int | None = None) -> Surplus:
+    """Whether more ends were taken for the foreground subagents' than those have fired.
 
-    More `Stop`s than its subagents can have fired, the last of them just now: that one was the main
-    agent's and overtook the end of the call. The answer is its time (Unix ms), or None.
+    `failed` of them are known to have failed; without it, as many as fired a `StopFailure`.
     """
     crew = state.crew
-    subagents = crew.subagents if crew.subagents < _SWARM else max(crew.begun, crew.subagents % _SWARM)
-    unknown = crew.subagents >= _SWARM and crew.begun == 0
-    fired = (1 if state.engine == "new" else _STOPS_OLD) * (subagents - max(failed, crew.failures))
-    last = crew.stopped_at
-    excess = crew.stops > max(0, fired) and not unknown and at - last <= OVERTAKEN_MS
-    return last if _leave(state, call) and not crew.foreground and excess else None
+    if crew.subagents < _SWARM:
+        subagents = crew.subagents
+    elif crew.begun:
+        subagents = max(crew.begun, crew.subagents % _SWARM)
+    else:
+        return Surplus.MAYBE if crew.stops > 1 else Surplus.NONE
+    if failed is not None and crew.failures > failed and crew.subagents < _SWARM:
+        return Surplus.FAILURE
+    working = max(0, subagents - max(failed or 0, crew.failures))
+    if crew.stops <= working:
+        return Surplus.NONE
+    most = working if state.engine == "new" else _STOPS_OLD * working
+    return Surplus.STOP if crew.stops > most else Surplus.MAYBE
+
+
+def done(state: SessionState) -> Surplus | None:
+    """Whether the main agent is known to be done, too, now that every foreground subagent is.
+
+    The news of the calls themselves may never come: kimi-code 2.1 kills the hooks that tell it, when the turn
+    is over before they are.
+    """
+    crew = state.crew
+    if not crew.foreground or crew.begun == 0 or crew.open > crew.failures:
+        return None
+    found = surplus(state)
+    return found if found is Surplus.STOP else None
+
+
+def _left(state: SessionState, call: str, *, failed: int) -> Surplus | None:
+    """A foreground call is over; None when it was not the last. See `surplus`."""
+    found = surplus(state, failed)
+    return found if _leave(state, call) and not state.crew.foreground else None
 
 
 def _leave(state: SessionState, call: str) -> bool:
@@ -226,4 +265,4 @@ def _leave(state: SessionState, call: str) -> bool:
 
 
 def _reset(crew: Crew) -> None:
-    crew.subagents = crew.begun = crew.open = crew.stops = crew.failures = crew.stopped_at = 0
+    crew.subagents = crew.begun = crew.open = crew.stops = crew.failures = 0

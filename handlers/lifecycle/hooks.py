@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from handlers.aep.levels import Capture
-from handlers.lifecycle import attention, crew, gates, runs, session, tools
+from handlers.lifecycle import attention, crew, doubts, gates, runs, session, tools
 from handlers.lifecycle.state import key, turn_of
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Moment
@@ -90,6 +90,7 @@ def _pre_tool(w: Writer, moment: Moment) -> None:
         remark(w, moment)
         return
     call = key(facts.get("tool_call_id"))
+    doubts.worked(w.state)
     event_id = tools.requested(w, call, draft)
     tool = facts.get("tool_name")
     if call is not None and isinstance(tool, str) and tool in crew.SPAWNERS:
@@ -101,11 +102,10 @@ def _post_tool(w: Writer, moment: Moment) -> None:
     if draft.type != "tool.completed":
         remark(w, moment)
         return
-    over = None if call is None else crew.returned(w.state, call, w.at)
+    left = None if call is None else crew.returned(w.state, call)
     gates.dismiss_call(w, call)
     tools.ended(w, call, draft, moment.fallback)
-    if over is not None:
-        runs.overtaken(w, over)
+    runs.left(w, left)
 
 
 def _post_tool_failure(w: Writer, moment: Moment) -> None:
@@ -113,11 +113,10 @@ def _post_tool_failure(w: Writer, moment: Moment) -> None:
     if draft.type != "tool.failed":
         remark(w, moment)
         return
-    over = None if call is None else crew.broke(w.state, call, w.at)
+    left = None if call is None else crew.broke(w.state, call, w.at)
     gates.dismiss_call(w, call)
     tools.failed(w, call, draft, moment.fallback, asked=attention.asked(w.state, call))
-    if over is not None:
-        runs.overtaken(w, over)
+    runs.left(w, left)
     runs.resume(w)
 
 
@@ -168,6 +167,7 @@ def _subagent_start(w: Writer, moment: Moment) -> None:
 def _subagent_stop(w: Writer, moment: Moment) -> None:
     runs.disown(w, crew.stopped(w.state), failed=False)
     remark(w, moment)
+    runs.left(w, crew.done(w.state))
     runs.resume(w)
 
 
@@ -184,8 +184,8 @@ def _notification(w: Writer, moment: Moment) -> None:
     if isinstance(task, str) and task.startswith(crew.TASK_PREFIX):
         completed = kind == "task.completed"
         runs.disown(w, crew.notified(w.state, key(task) or "", completed=completed), failed=False)
-        if kind == "task.failed":
-            runs.disown(w, 1, failed=True)
+        if kind == "task.failed" and not runs.disown(w, 1, failed=True):
+            crew.failure_told(w.state, w.at)
     remark(w, moment)
     runs.resume(w)
 

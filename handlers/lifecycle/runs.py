@@ -7,14 +7,12 @@ be, with the time at which it arrived. A run has at most one terminal; no termin
 
 from __future__ import annotations
 
-from handlers.lifecycle import attention, crew, gates
-from handlers.lifecycle.state import HELD, STRAYS, Held, Run, SessionState, Turn, keep, made, with_data
+from handlers.lifecycle import attention, crew, doubts, gates
+from handlers.lifecycle.crew import Surplus
+from handlers.lifecycle.state import HELD, Held, Run, SessionState, Turn, keep, made, with_data
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 
-HOLD_MS = 2_000  # engines whose SubagentStop follows a subagent's Stop within milliseconds
-HOLD_OLD_MS = 60_000
-INTERRUPT_MS = 1_000
 STRAY_MS = 2_000
 
 
@@ -43,9 +41,14 @@ def turn_started(w: Writer, turn: Turn, origin: str | None) -> None:
     settle(w, by_turn=True)
     trigger = "schedule" if origin == "cron_job" else "agent"
     _open(w, made("run.started", bare=state.bare, trigger=trigger), turn=turn)
+    if not strays:
+        return
+    # TurnStarted is not waited for: its own Stop was faster, unless that was a background subagent's.
+    finished = made("run.finished", bare=state.bare)
     if len(strays) > crew.background(state):
-        # TurnStarted is not waited for: its own Stop was faster.
-        _close(w, made("run.finished", bare=state.bare), measured=False)
+        _close(w, finished, measured=False)
+    else:
+        doubts.add(state, Held(False, w.at, keep(finished), keep(finished)))
 
 
 def began(w: Writer, turn: Turn, draft: Draft) -> None:
@@ -77,7 +80,8 @@ def ended(w: Writer, terminal: Draft, fallback: Draft, *, failed: bool) -> None:
     """A `Stop` or `StopFailure`, of whichever agent."""
     state = w.state
     if crew.foreground(state):
-        crew.stop_seen(state, w.at, failed=failed)
+        crew.stop_seen(state, failed=failed)
+        doubts.add(state, Held(failed, w.at, keep(terminal), keep(fallback)))
         w.remark(fallback)
         return
     if failed and state.crew.failing >= w.at:
@@ -89,7 +93,7 @@ def ended(w: Writer, terminal: Draft, fallback: Draft, *, failed: bool) -> None:
     if run is None:
         w.remark(fallback)
         if not failed:
-            state.strays = [*state.strays[1 - STRAYS :], w.at]
+            doubts.stray(state, w.at)
         return
     if waiting <= 0 or state.ending is not None:
         _disown(w, run, None)
@@ -103,12 +107,22 @@ def ended(w: Writer, terminal: Draft, fallback: Draft, *, failed: bool) -> None:
         _conclude(w, run.held[0])
 
 
-def overtaken(w: Writer, at: int) -> None:
-    """The run was over at Unix ms `at`: its `Stop` was told as a subagent's."""
+def left(w: Writer, surplus: Surplus | None) -> None:
+    """A foreground subagent is done; `surplus` says whether the run was over already, None that others work.
+
+    What the subagents under it cannot have fired was the main agent's, and overtook the news of them.
+    """
     state = w.state
     run = state.run
-    if run is not None and not run.held and crew.background(state) <= 0:
-        _close(w, made("run.finished", bare=state.bare), at=at)
+    if run is None or surplus is None:
+        return
+    if surplus is Surplus.NONE:
+        run.doubts = []
+        return
+    failed = surplus is Surplus.FAILURE
+    run.doubts = [end for end in run.doubts if end.failed is failed]
+    if surplus is not Surplus.MAYBE and run.doubts and not run.held and crew.background(state) <= 0:
+        _conclude(w, run.doubts[0])
 
 
 def interrupted(w: Writer, turn: Turn, terminal: Draft, fallback: Draft) -> None:
@@ -130,19 +144,23 @@ def interrupted(w: Writer, turn: Turn, terminal: Draft, fallback: Draft) -> None
     _close(w, terminal)
 
 
-def disown(w: Writer, count: int, *, failed: bool) -> None:
-    """The newest `count` held ends of that kind were a subagent's."""
+def disown(w: Writer, count: int, *, failed: bool) -> int:
+    """The newest `count` held ends of that kind were a subagent's. How many there were."""
     run = w.state.run
     if run is None:
         if count and not failed:
             del w.state.strays[-count:]
-        return
+        return 0
+    taken = []
     for i in range(len(run.held) - 1, -1, -1):
-        if count <= 0:
+        if len(taken) >= count:
             break
         if run.held[i].failed is failed:
-            _remark_held(w, run.held.pop(i))
-            count -= 1
+            taken.append(run.held.pop(i))
+            _remark_held(w, taken[-1])
+    if len(taken) > 1 or (taken and run.doubts):
+        doubts.add(w.state, taken[-1])
+    return len(taken)
 
 
 def resume(w: Writer) -> None:
@@ -152,7 +170,7 @@ def resume(w: Writer) -> None:
     if crew.background(state) > 0:
         return
     if run is not None and run.held:
-        _conclude(w, _best(run.held))
+        _conclude(w, doubts.best(run.held))
     elif run is None and state.closed_at:
         attention.run_ended(w, finished=True)
 
@@ -163,17 +181,20 @@ def settle(w: Writer, *, by_turn: bool = False) -> None:
     Finished, where a prompt was queued or the next turn began by itself: had it been cancelled or
     failed, `Interrupt` or `StopFailure` would have said so.
     """
-    run = w.state.run
+    state = w.state
+    run = state.run
     if run is None:
         return
     if run.interrupt is not None:
         _conclude(w, run.interrupt)
     elif run.held:
-        _conclude(w, _best(run.held))
+        _conclude(w, doubts.best(run.held))
+    elif (end := doubts.settled(state)) is not None:
+        _conclude(w, end)
     else:
         done = run.queued or by_turn
         terminal = "run.finished" if done else "run.cancelled"
-        _close(w, made(terminal, bare=w.state.bare), measured=False)
+        _close(w, made(terminal, bare=state.bare), measured=False)
 
 
 def due(state: SessionState) -> int | None:
@@ -181,9 +202,9 @@ def due(state: SessionState) -> int | None:
     run = state.run
     if run is None or not (run.held or run.interrupt):
         return None
-    times = [_expiry(state, held) for held in run.held]
+    times = [doubts.expiry(state, held) for held in run.held]
     if run.interrupt is not None:
-        times.append(run.interrupt.at + INTERRUPT_MS)
+        times.append(run.interrupt.at + doubts.INTERRUPT_MS)
     return min(times, default=None)
 
 
@@ -193,21 +214,12 @@ def tick(w: Writer) -> None:
     run = state.run
     if run is None:
         return
-    if run.interrupt is not None and run.interrupt.at + INTERRUPT_MS <= w.at:
+    if run.interrupt is not None and run.interrupt.at + doubts.INTERRUPT_MS <= w.at:
         _conclude(w, run.interrupt)
         return
-    ripe = [held for held in run.held if _expiry(state, held) <= w.at]
+    ripe = [held for held in run.held if doubts.expiry(state, held) <= w.at]
     if ripe:
-        _conclude(w, _best(ripe))
-
-
-def _expiry(state: SessionState, held: Held) -> int:
-    return held.at + (HOLD_MS if state.engine == "new" and not held.failed else HOLD_OLD_MS)
-
-
-def _best(held: list[Held]) -> Held:
-    """The oldest `Stop`, else the oldest failure."""
-    return next((end for end in held if not end.failed), held[0])
+        _conclude(w, doubts.best(ripe))
 
 
 def _open(w: Writer, draft: Draft, *, turn: Turn = None, owes: bool = False) -> None:
@@ -236,6 +248,8 @@ def _disown(w: Writer, run: Run, end: Held | None) -> None:
         others.append(run.interrupt)
     for held in sorted(others, key=lambda other: other.at):
         _remark_held(w, held)
+        if held is not run.interrupt and not held.failed:
+            doubts.stray(w.state, held.at)
     run.held = []
     run.interrupt = None
 

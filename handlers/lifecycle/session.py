@@ -7,7 +7,7 @@ end of a resumed session drains what is open and degrades to the fallback.
 
 from __future__ import annotations
 
-from handlers.lifecycle import attention, crew, gates, instructions, runs, turns
+from handlers.lifecycle import attention, crew, doubts, gates, instructions, runs, turns
 from handlers.lifecycle.state import Ending, SessionState, keep, with_data
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
@@ -20,6 +20,7 @@ def started(w: Writer, draft: Draft, *, resumed: bool) -> None:
     state = w.state
     finish(w)
     crew.dismiss(state)
+    doubts.drop(state)
     state.turn = None
     event_id = w.remark(draft)
     if state.started is None:

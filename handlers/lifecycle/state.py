@@ -85,6 +85,7 @@ class Run(Struct, array_like=True):
     queued: bool = False
     held: list[Held] = []
     interrupt: Held | None = None
+    doubts: list[Held] = []  # told as a subagent's, and perhaps the main agent's: at most one of a kind
 
 
 class Call(Struct, array_like=True, frozen=True, gc=False):
@@ -154,7 +155,7 @@ class Crew(Struct, array_like=True):
     open: int = 0
     stops: int = 0  # `Stop`s and `StopFailure`s seen under the foreground calls
     failures: int = 0
-    stopped_at: int = 0  # Unix ms of the last such `Stop`
+    unused: int = 0  # holds its place in the stored form
     failing: int = 0  # Unix ms until which a `StopFailure` is a failed subagent's
     background: list[Spawn] = []
     anonymous: int = 0  # ended by a `SubagentStop`, which does not say which
@@ -343,7 +344,15 @@ class SessionState(Struct, array_like=True):
         run, crew = self.run, self.crew
         if run is not None:
             run = Run(
-                run.id, run.started, run.at, run.turn, run.owes, run.queued, list(run.held), run.interrupt
+                run.id,
+                run.started,
+                run.at,
+                run.turn,
+                run.owes,
+                run.queued,
+                list(run.held),
+                run.interrupt,
+                list(run.doubts),
             )
         return SessionState(
             self.schema,
@@ -364,7 +373,7 @@ class SessionState(Struct, array_like=True):
                 crew.open,
                 crew.stops,
                 crew.failures,
-                crew.stopped_at,
+                crew.unused,
                 crew.failing,
                 list(crew.background),
                 crew.anonymous,
@@ -405,7 +414,7 @@ class SessionState(Struct, array_like=True):
         """No less than what everything else but calls takes."""
         waiting = len(self.results) + len(self.failures) + 1
         if self.run is not None:
-            waiting += len(self.run.held) + 1
+            waiting += len(self.run.held) + len(self.run.doubts) + 1
         spawns = len(self.crew.foreground) + len(self.crew.background)
         held = 700 * len(self.gates) + 50 * len(self.closed) + 180 * (len(self.queue) + len(self.given))
         held += 90 * len(self.cursors) + 110 * len(self.web.begun) + KEPT * 2 * len(self.web.forms)

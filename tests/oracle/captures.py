@@ -68,7 +68,7 @@ class Scenario:
         """The same, with every fire-and-forget hook late by up to `up_to_ms`."""
         rows = [
             Row(row.index, row.at + source.uniform(0, up_to_ms), row.payload)
-            if row.payload is not None and row.payload["hook_event_name"] in UNAWAITED
+            if row.payload is not None and _name(row.payload) in UNAWAITED
             else row
             for row in self.rows
         ]
@@ -76,6 +76,24 @@ class Scenario:
         return Scenario(
             self.version, self.engine, self.surface, self.name, self.subagents, tuple(rows), self.runs
         )
+
+    def followed(self, after_ms: float) -> Scenario:
+        """With one more prompt `after_ms` later, whose run stays open; as it is, where the session ended."""
+        payloads = [row.payload for row in self.rows if row.payload is not None]
+        prompts = [payload for payload in payloads if _name(payload) == "UserPromptSubmit"]
+        last = prompts[-1] if prompts else None
+        ended = any(_name(payload) == "SessionEnd" for payload in payloads)
+        if last is None or ended or len({prompt["session_id"] for prompt in prompts}) > 1:
+            return self
+        number = max(row.index for row in self.rows) + 1
+        rows = (*self.rows, Row(number, max(row.at for row in self.rows) + after_ms, last))
+        runs = (*self.runs, TrueRun(number, None, "open"))
+        return Scenario(self.version, self.engine, self.surface, self.name, self.subagents, rows, runs)
+
+
+def _name(payload: dict[str, Any]) -> str:
+    name = payload["hook_event_name"]
+    return name if isinstance(name, str) else ""
 
 
 def load(root: Path) -> list[Scenario]:

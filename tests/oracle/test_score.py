@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from tests.oracle.captures import Scenario, load
-from tests.oracle.score import delayed, sets, table
+from tests.oracle.score import delayed, fault, sets, table
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,15 @@ def test_runs_are_the_true_ones_under_random_delays(scenarios: list[Scenario]) -
     assert result.total == 12 * len(scenarios)
     assert len(wrong) <= 2, wrong
     assert result.late <= 2 * 12, result.faults
+
+
+@pytest.mark.parametrize("up_to_ms", [100, 1_000])
+def test_no_delay_makes_a_finished_run_a_cancelled_one(scenarios: list[Scenario], up_to_ms: float) -> None:
+    for seed in range(4):
+        for scenario in scenarios:
+            late = scenario.delayed(random.Random(f"{seed} {scenario.label}"), up_to_ms)
+            wrong = fault(late.followed(5_000))
+            assert wrong is None or wrong.startswith("late"), (wrong, scenario.label)
 
 
 def test_at_most_one_terminal_per_run_and_none_where_there_is_none(scenarios: list[Scenario]) -> None:
