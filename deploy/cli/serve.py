@@ -9,6 +9,7 @@ import dataclasses
 import importlib.util
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import threading
@@ -172,10 +173,12 @@ def serve(settings: Settings, listener: socket.socket) -> int:
                     f"ready on {address}"
                     + ("" if service.gate.protected else " (no AEP_TOKEN: this machine only)")
                 )
+                tell_manager("READY=1")
                 if link is not None:
                     link.start()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            tell_manager("STOPPING=1")
             service.drain()
             if link is not None:
                 await link.stop()
@@ -245,6 +248,16 @@ def base_url(listener: socket.socket) -> str:
 def say(text: str) -> None:
     """One line for the person who started us."""
     print(f"aep-kimi: {text}", flush=True)
+
+
+def tell_manager(state: str) -> None:
+    """Tell the service manager that started us, if it wants to know (systemd's sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        # A name in the abstract namespace is written with @ in place of its first, zero byte.
+        manager.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
 def _expected(record: logging.LogRecord) -> bool:

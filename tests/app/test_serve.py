@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -155,6 +156,23 @@ def test_a_redis_that_is_away_is_said() -> None:
     process = Process({"AEP_REDIS_URL": f"redis://127.0.0.1:{free_port()}"})
     assert process.terminate() == 0
     assert any("Redis does not answer yet" in line for line in process.lines)
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_service_manager_is_told_when_it_is_ready(
+    redis_server: AnyServer, tmp_path: Path, abstract: bool
+) -> None:
+    name = f"@aep-kimi-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name[1:] if abstract else name)
+        manager.settimeout(30)
+        process = Process({**environment_of(redis_server), "NOTIFY_SOCKET": name})
+        try:
+            assert manager.recv(100) == b"READY=1"
+            assert post(process.url, {"hook_event_name": "SessionStart", "session_id": "s1"})[1] == "yes"
+        finally:
+            assert process.terminate() == 0
+        assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_a_wrong_setting_is_named() -> None:
