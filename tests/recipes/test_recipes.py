@@ -61,7 +61,7 @@ def test_the_example_environment_is_one_that_serve_accepts(tmp_path: Path) -> No
     lines = [line.lstrip("# ") for line in text.splitlines() if "=" in line and not line.endswith("=")]
     settings = Settings.from_env(dict(line.split("=", 1) for line in lines))
     assert settings.redis_url == "redis://127.0.0.1:6379/0"
-    assert settings.allowed_hosts == ("aep.example.org",)
+    assert settings.tokens_file == "/etc/aep-kimi/tokens"
     assert settings.relay_url == "wss://relay.example.org"
 
 
@@ -140,7 +140,7 @@ def test_caddyfile_by_caddy() -> None:
     if shutil.which("caddy") is None:
         pytest.skip("caddy is not installed")
     path = str(DEPLOY / "proxy" / "Caddyfile")
-    domain = {"AEP_DOMAIN": "aep.example.org", "AEP_UPSTREAM": "127.0.0.1:8398 127.0.0.1:8399"}
+    domain = {"AEP_DOMAIN": "aep.example.org", "AEP_UPSTREAM": "aep-kimi-1:8398 aep-kimi-2:8398"}
     run("caddy", "validate", "--adapter", "caddyfile", "--config", path, **domain)
     run("caddy", "validate", "--adapter", "caddyfile", "--config", path, **domain, AEP_TLS="tls internal")
 
