@@ -19,7 +19,7 @@ from handlers.tokens import Principal, Right
 from state.errors import StateError
 from state.foreign import Foreign
 from state.keys import Keys, SessionKey
-from state.sessions import Sessions
+from state.sessions import Record, Sessions
 
 ACK_WINDOW_MS = 10_000
 OWN = "own"
@@ -63,11 +63,19 @@ class OwnSessions:
     """Our own sessions as claims: those that have not ended and were active within a day."""
 
     def __init__(
-        self, sessions: Sessions, keys: Keys, emitters: Callable[[], Iterable[str]], *, clock: Clock
+        self,
+        sessions: Sessions,
+        keys: Keys,
+        emitters: Callable[[], Iterable[str]],
+        learn: Callable[[SessionKey, Record], None],
+        *,
+        clock: Clock,
     ) -> None:
+        """`learn` is told where a session stands for which a command has come."""
         self._sessions = sessions
         self._keys = keys
         self._emitters = emitters
+        self._learn = learn
         self._clock = clock
 
     async def claimed(self, session: str, scope: str | None) -> list[SessionKey]:
@@ -80,9 +88,8 @@ class OwnSessions:
         if session == UNKNOWN:
             return []
         for agent in OURS:
-            found = await self._alive(
-                [SessionKey(emitter, session, agent) for emitter in self._within(scope)]
-            )
+            keys = [SessionKey(emitter, session, agent) for emitter in self._within(scope)]
+            found = await self._alive(keys, learn=True)
             if found:
                 return found
         return []
@@ -93,7 +100,7 @@ class OwnSessions:
 
     async def lives(self, key: SessionKey) -> bool:
         """Whether this very session is one of them. Raises `StateError`."""
-        return key.session != UNKNOWN and bool(await self._alive([key]))
+        return key.session != UNKNOWN and bool(await self._alive([key], learn=True))
 
     async def live(self, scope: str | None) -> list[SessionKey]:
         """All of them that may be seen, the latest active first. Raises `StateError`."""
@@ -118,7 +125,7 @@ class OwnSessions:
     def _within(self, scope: str | None) -> list[str]:
         return sorted(self._emitters()) if scope is None else [scope]
 
-    async def _alive(self, keys: list[SessionKey]) -> list[SessionKey]:
+    async def _alive(self, keys: list[SessionKey], *, learn: bool = False) -> list[SessionKey]:
         found: list[SessionKey] = []
         for start in range(0, len(keys), _LOADS):
             part = keys[start : start + _LOADS]
@@ -127,6 +134,8 @@ class OwnSessions:
                 # The tombstone says that it ended once; the state knows whether it was resumed.
                 if record.state is not None and not _over(record.state):
                     found.append(key)
+                    if learn:
+                        self._learn(key, record)
         return found
 
 
@@ -205,8 +214,19 @@ class Router:
         if not self.declaration(key.agent).get("accepts"):
             kind = command.event["type"]
             raise FrameRefused("unsupported", f"{kind} is not accepted by this session", cause=command.id)
-        await self._foreign.command(key, pack(OWN, command.body))
-        await self._own_commands().handle(principal, key, command)
+        # Shown first, and no trip of its own: what is decided follows on the same connection.
+        shown, handled = await asyncio.gather(
+            self._foreign.command(key, pack(OWN, command.body)),
+            self._own_commands().handle(principal, key, command),
+            return_exceptions=True,
+        )
+        if isinstance(handled, BaseException):
+            raise handled
+        if isinstance(shown, StateError):
+            # It is decided all the same, and its acknowledgement names it.
+            self._counters.add("commands.unseen")
+        elif isinstance(shown, BaseException):
+            raise shown
 
     async def _route(self, principal: Principal, command: Posted) -> None:
         kind, session = str(command.event["type"]), command.session
@@ -221,12 +241,8 @@ class Router:
         if session is None:
             raise refused("no-route", "a command names its session")
         scope = principal.scope
-        claims = [
-            claim
-            for claim in await self._book.everywhere()
-            if claim.session == session and scope in (None, claim.emitter)
-        ]
-        own = await self._own.claimed(session, scope)
+        everybody, own = await asyncio.gather(self._book.everywhere(), self._own.claimed(session, scope))
+        claims = [claim for claim in everybody if claim.session == session and scope in (None, claim.emitter)]
         if not claims and not own:
             if await self._own_commands().recall(self._own.names(session, scope), command):
                 return

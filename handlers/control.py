@@ -1,12 +1,14 @@
 """Commands to our own sessions: read, decided once, acknowledged, and acknowledged again in the same bytes.
 
 Whoever takes a command decides with one commit: the change of the session, the acknowledgement as an event
-of its stream, and the record of it under the command's `(source, id)`. A retry, on any replica, finds the
+of its stream, and the record of it under the command's `(source, id)`; an answer to a call that is held here
+is carried out by the same commit. A retry, on any replica, finds the
 record in the way of its commit and puts those bytes on the feed again (AEP-0004 §3).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from hashlib import sha256
@@ -14,9 +16,10 @@ from hashlib import sha256
 from handlers.aep.levels import Capture, JSONObject, JSONValue
 from handlers.clock import Clock
 from handlers.counters import Counters
-from handlers.engine import Engine, ack_name
+from handlers.engine import Engine, Outcome, ack_name
 from handlers.errors import FrameRefused
-from handlers.holding import words_name
+from handlers.held import words_name
+from handlers.holding import Holding
 from handlers.ingest import Posted
 from handlers.lifecycle import orders
 from handlers.lifecycle.commands import Answer, Cancel, Command, Decide, Instruct, Nack, Respond
@@ -39,6 +42,7 @@ INSTRUCT = "x.kimi-code.control.instruct"
 CANCEL = "control.cancel"
 ACK_WINDOW_MS = 10_000
 _DECIDE_SECONDS = 4.0
+_AGAIN_SECONDS = 0.1
 _BY = 64
 _ORDERED = (Respond, Decide, Cancel)
 
@@ -61,6 +65,7 @@ class Control:
         engine: Engine,
         sessions: Sessions,
         foreign: Foreign,
+        holding: Holding,
         *,
         clock: Clock,
         counters: Counters,
@@ -69,6 +74,7 @@ class Control:
         self._engine = engine
         self._sessions = sessions
         self._foreign = foreign
+        self._holding = holding
         self._clock = clock
         self._counters = counters
         self._pending: set[tuple[SessionKey, str]] = set()
@@ -128,13 +134,7 @@ class Control:
             by=responder(principal, command.event),
             level=self._level,
         )
-        outcome = await self._engine.apply(
-            key,
-            (given,),
-            at_ms=self._clock.now_ms(),
-            deadline=self._clock.steady() + _DECIDE_SECONDS,
-            puts=puts,
-        )
+        outcome = await self._commit(key, given, words, puts)
         if outcome.recorded is not None:
             await self._again(key, outcome.recorded)
         elif outcome.stored == "yes":
@@ -148,6 +148,26 @@ class Control:
         else:
             # It may stand: silence makes the sender try again, and then the record tells.
             self._counters.add("commands.unknown")
+
+    async def _commit(
+        self, key: SessionKey, given: Command, words: str | None, puts: tuple[Put, ...]
+    ) -> Outcome:
+        """Decide: where the call is held here together with its close, else for whoever holds it."""
+        deadline = self._clock.steady() + _DECIDE_SECONDS
+        closed = await self._holding.answer(key, given, words, puts)
+        if closed is not None and closed.stored == "yes":
+            return closed
+        doubtful = closed is not None and closed.stored == "unknown"
+        while True:
+            at_ms = self._clock.now_ms()
+            outcome = await self._engine.apply(key, (given,), at_ms=at_ms, deadline=deadline, puts=puts)
+            if outcome.stored == "yes" or not doubtful:
+                return outcome
+            # What was sent first may stand: only its record, or the lack of it, tells.
+            if self._clock.steady() + _AGAIN_SECONDS >= deadline:
+                assert closed is not None
+                return closed
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _recorded(self, key: SessionKey, name: str) -> bool:
         """Acknowledge again what was acknowledged after it had been carried out elsewhere."""

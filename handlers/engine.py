@@ -175,6 +175,19 @@ class Engine:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
+    def learn(self, key: SessionKey, record: Record) -> None:
+        """Take over where a session stands, as just read, so that the next commit guesses right."""
+        known = self._guesses.get(key)
+        if key in self._lanes or (known is not None and known.version == record.version):
+            return
+        self._drop_guess(key)
+        try:
+            state = None if record.state is None else self._decode(record)
+        except NewerState:
+            state = None
+        if state is not None and record.state is not None:
+            self._guess(key, _Guess(state, record.version, record.top, len(record.state) * _DECODED))
+
     def forget(self) -> None:
         """Drop every guess, so that the next commit of each session reads first."""
         self._guesses.clear()

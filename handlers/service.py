@@ -116,12 +116,13 @@ class Service:
                 self.engine,
                 self.sessions,
                 self.foreign,
+                self.holding,
                 clock=self.clock,
                 counters=self.counters,
             )
         self.router = Router(
             self.claims,
-            OwnSessions(self.sessions, self.keys, self.gate.emitters, clock=self.clock),
+            OwnSessions(self.sessions, self.keys, self.gate.emitters, self.engine.learn, clock=self.clock),
             lambda: self.own_commands,
             self.foreign,
             self.counters,

@@ -10,7 +10,7 @@ from handlers.client import Client
 from handlers.clock import Clock
 from handlers.counters import Counters
 from handlers.engine import Engine
-from handlers.holding import words_name
+from handlers.held import words_name
 from handlers.lifecycle.instructions import Deliver, GiveBack
 from state.errors import StateError
 from state.keys import SessionKey

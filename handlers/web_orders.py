@@ -18,7 +18,7 @@ from handlers.clock import Clock
 from handlers.counters import Counters
 from handlers.engine import Engine
 from handlers.errors import InvalidState
-from handlers.holding import words_name
+from handlers.held import words_name
 from handlers.lifecycle.orders import ANSWER_MS, Fetch
 from handlers.lifecycle.state import Order, SessionState
 from state.errors import StateError

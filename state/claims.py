@@ -6,7 +6,9 @@ a claim says is the caller's business.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from state.connection import Client
 from state.keys import Keys
@@ -46,16 +48,18 @@ class Claims:
 
     async def everywhere(self) -> list[tuple[str, str, bytes]]:
         """Process, name and value of every claim. Raises StateError."""
-        found: list[tuple[str, str, bytes]] = []
-        for member in await self._client.call(self._all, "ZRANGE", self._all, 0, -1, lane="read"):
-            process = member.decode()
-            at = self._of(process)
-            flat = await self._client.call(at, "HGETALL", at, lane="read")
-            found += [
-                (process, flat[i].decode("utf-8", "surrogatepass"), flat[i + 1])
-                for i in range(0, len(flat), 2)
-            ]
-        return found
+        members = await self._client.call(self._all, "ZRANGE", self._all, 0, -1, lane="read")
+        processes = [member.decode() for member in members]
+        flats = await asyncio.gather(*(self._claimed(process) for process in processes))
+        return [
+            (process, flat[i].decode("utf-8", "surrogatepass"), flat[i + 1])
+            for process, flat in zip(processes, flats, strict=True)
+            for i in range(0, len(flat), 2)
+        ]
+
+    async def _claimed(self, process: str) -> list[bytes]:
+        at = self._of(process)
+        return cast("list[bytes]", await self._client.call(at, "HGETALL", at, lane="read"))
 
     def _of(self, process: str) -> str:
         return self._keys.shard(0, f"claims:{process}")

@@ -65,13 +65,14 @@ class Close:
 
     `apply` with the decision, `timeout` because its time is up, `withdrawn` because nobody waits any more.
     `text` are the words that go with the decision, already as they may be told. `opened` is the holder's
-    own memory, None where somebody else closes.
+    own memory, None where somebody else closes. With a `verdict` no other one is applied.
     """
 
     ticket: str
     why: Literal["apply", "timeout", "withdrawn"]
     opened: Opened | None = None
     text: str | None = None
+    verdict: Verdict | None = None
 
 
 def hold(w: Writer, given: Hold, call: str | None) -> JSONObject:
@@ -128,7 +129,7 @@ def close(w: Writer, given: Close) -> JSONObject:
             return {"closed": None}
         _expire(w, given.ticket)
         return {"closed": "timeout"}
-    if gate.verdict is None:
+    if gate.verdict is None or given.verdict not in (None, gate.verdict):
         return {"closed": None}
     return {"closed": _apply(w, given.ticket, gate, gate.verdict, given.text)}
 

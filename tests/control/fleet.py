@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,9 @@ from typing import Any
 import httpx2
 
 from tests.app.processes import Process, processes
-from tests.app.replica import Event, Messages
+from tests.app.replica import Event, Messages, fresh_prefix
 from tests.control.desk import TOKEN, Hold, hold
 from tests.servers import AnyServer
-
-_prefixes = itertools.count()
 
 
 @dataclass
@@ -61,7 +58,7 @@ async def fleet(server: AnyServer, count: int = 2, **environment: str) -> AsyncI
     made = {
         "AEP_REDIS_URL": server.url,
         "AEP_SHARDS": str(server.shards),
-        "AEP_REDIS_PREFIX": f"f{next(_prefixes)}",
+        "AEP_REDIS_PREFIX": fresh_prefix(),
         "AEP_TOKEN": TOKEN,
         "AEP_KIMI_CONTROL": "1",
         "AEP_INSTRUCT": "1",

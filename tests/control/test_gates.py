@@ -265,8 +265,8 @@ async def test_without_a_background_a_hold_looks_by_itself_and_a_schedule_sweeps
     async with replicas(redis_server) as (one, other), desk(other) as human:
         # As on a host that runs nothing between requests: no looks, no hints.
         lonely = one.service.holding
-        monkeypatch.setattr(lonely, "_looking", False)
-        monkeypatch.setattr(lonely, "look", _nothing)
+        monkeypatch.setattr(lonely.vigil, "running", False)
+        monkeypatch.setattr(lonely.vigil, "look", _nothing)
         monkeypatch.setattr(lonely, "wake", lambda key: None)
         held = hold(one)
         request = await human.request(held.call)
@@ -289,8 +289,8 @@ async def test_the_scheduled_call_buries_what_the_dead_left(redis_server: AnySer
         for replica in (one, other):
             for task in replica.service._tasks[-1:]:
                 task.cancel()
-        leases = one.service.holding._leases
-        at = one.service.keys.alive(leases.holder)
+        holder = one.service.holding.vigil.holder
+        at = one.service.keys.alive(holder)
         await one.service.client.call(at, "DEL", at)
         await other.service.sweep()
         assert (await human.terminal(request))["data"]["resolution"] == "dismissed"

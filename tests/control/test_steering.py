@@ -183,7 +183,7 @@ async def test_words_that_are_gone_are_told_as_lost(redis_server: AnyServer) -> 
         await human.instruct("s1", "use staging")
         await human.instruct("s1", "be short")
         from handlers.control import command_name
-        from handlers.holding import words_name
+        from handlers.held import words_name
         from state.keys import SessionKey
 
         made = human.sent[0]

@@ -113,7 +113,7 @@ async def test_a_gate_that_may_not_be_open_holds_nobody(
             assert (await human.terminal(request))["data"]["resolution"] == "dismissed"
             await asyncio.sleep(1.5)
             assert about((await other.replay()).events, request) == ["requested", "resolved dismissed"]
-        await until(lambda: not one.service.holding._debts)
+        await until(lambda: not one.service.holding.vigil.debts)
 
 
 @pytest.mark.parametrize("what", ["applied", "lost"])
