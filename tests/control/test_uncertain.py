@@ -69,6 +69,61 @@ async def test_a_close_is_tried_until_it_is_known(
         ]
 
 
+@pytest.mark.parametrize("what", ["applied", "lost", "refused"])
+@pytest.mark.parametrize(
+    ("answer", "reason"), [({"option": "deny", "text": "no"}, "no"), ({"option": "allow"}, None)]
+)
+async def test_a_decision_with_its_close_is_tried_until_it_is_known(
+    redis_server: AnyServer,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    answer: dict[str, str],
+    reason: str | None,
+) -> None:
+    async with replicas(redis_server) as (one, other), desk(one) as human:
+        apply = one.service.engine.apply
+        tried: list[Any] = []
+
+        async def changed(key: Any, given: Any, **more: Any) -> Outcome:
+            if len(given) < 2 or tried:
+                return await apply(key, given, **more)
+            tried.append(given)
+            if what == "applied":
+                await apply(key, given, **more)
+            return Outcome(({},) * len(given), "no" if what == "refused" else "unknown")
+
+        monkeypatch.setattr(one.service.engine, "apply", changed)
+        held = hold(one)
+        request = await human.request(held.call)
+        ack = await human.answer(request, **answer)
+        assert ack["type"] == "control.accepted"
+        assert await held.verdict() == reason
+        assert len(tried) == 1
+        events = (await other.replay()).events
+        assert about(events, request) == ["requested", f"answered {answer['option']}", "resolved answered"]
+        assert [event["type"] for event in events].count("control.accepted") == 1
+
+
+async def test_an_answer_that_lost_to_another_process_closes_nothing(redis_server: AnyServer) -> None:
+    async with replicas(redis_server) as (one, other), desk(one) as human, desk(other) as rival:
+        held = hold(one)
+        request = await human.request(held.call)
+        await rival.request(held.call)
+        # The holder hears nothing of the rival's answer before its own desk speaks.
+        one.service.holding.wake, wake = (lambda key: None), one.service.holding.wake  # type: ignore[method-assign]
+        assert (await rival.answer(request, option="allow"))["type"] == "control.accepted"
+        ack = await human.answer(request, option="deny", text="no")
+        assert ack["type"] == "control.rejected"
+        assert ack["data"]["code"] in ("already-decided", "closed")
+        assert await held.verdict() is None
+        one.service.holding.wake = wake  # type: ignore[method-assign]
+        assert about((await other.replay()).events, request) == [
+            "requested",
+            "answered allow",
+            "resolved answered",
+        ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "reason", "stories"),
