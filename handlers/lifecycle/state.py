@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue, Severity
 from handlers.errors import InvalidState
+from handlers.lifecycle import past
 from handlers.mapping.moments import Draft
 
 SCHEMA = 1
@@ -25,7 +26,8 @@ KEPT = 768  # bytes of data of a draft that waits
 
 # How many of each: all but the calls fit into `LIMIT` together, whatever is in them.
 CALLS = 256
-TOLD = 96
+TOLD = 24
+PAST = 512
 REQUESTS = 24
 RESULTS = 3
 FAILURES = 3
@@ -318,6 +320,7 @@ class SessionState(Struct, array_like=True):
     cursors: dict[str, int] = {}  # numbered streams, the one that moved last at the end → last number taken
     web: Web = msgspec.field(default_factory=Web)
     acp: Acp | None = None
+    past: str = ""  # digests of calls that had their terminal before those of `told`; see `past.py`
 
     def encode(self) -> bytes:
         """The state as JSON, at most `LIMIT` bytes."""
@@ -396,11 +399,14 @@ class SessionState(Struct, array_like=True):
             self.cursors.copy(),
             self.web.copy(),
             None if self.acp is None else self.acp.copy(),
+            self.past,
         )
 
     def bound(self) -> None:
         """Forget the oldest of what only serves pairing, until the state fits its limits."""
-        forget(self.told, TOLD)
+        while len(self.told) > TOLD:
+            call = next(iter(self.told))
+            self.past = past.added(self.past, self.told.pop(call).run, call, PAST)
         forget(self.calls, CALLS)
         forget(self.closed, CLOSED)
         forget(self.web.forms, FORMS)
@@ -416,7 +422,12 @@ class SessionState(Struct, array_like=True):
         if self.run is not None:
             waiting += len(self.run.held) + len(self.run.doubts) + 1
         spawns = len(self.crew.foreground) + len(self.crew.background)
-        held = 700 * len(self.gates) + 50 * len(self.closed) + 180 * (len(self.queue) + len(self.given))
+        held = (
+            len(self.past)
+            + 700 * len(self.gates)
+            + 50 * len(self.closed)
+            + 180 * (len(self.queue) + len(self.given))
+        )
         held += 90 * len(self.cursors) + 110 * len(self.web.begun) + KEPT * 2 * len(self.web.forms)
         held += 120 * len(self.web.asks) + 520 * len(self.web.orders) + 60 * len(self.web.acked)
         if self.acp is not None:

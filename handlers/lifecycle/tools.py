@@ -7,7 +7,7 @@ alone or not at all; a rejected call is told twice, as the answer and as a failu
 from __future__ import annotations
 
 from handlers.aep.levels import Capture, JSONObject, Severity
-from handlers.lifecycle import crew
+from handlers.lifecycle import crew, past
 from handlers.lifecycle.state import FAILURES, Call, Failure, Told, keep, with_data
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
@@ -44,6 +44,9 @@ def ended(w: Writer, call: str | None, terminal: Draft, fallback: Draft) -> None
         return
     run = None if state.run is None else state.run.id
     told = state.told.get(call)
+    if told is None and past.holds(state.past, run, call):
+        w.remark(fallback)
+        return
     if told is None or (not told.owed and run is not None and told.run != run):
         w.remark(terminal)
         _tell(w, call, Told(run, False))
@@ -90,9 +93,11 @@ def denied(w: Writer, call: str | None, draft: Draft) -> None:
         w.emit(draft, run=known.run, cause=known.id)
         _tell(w, call, Told(known.run, True))
         crew.abandoned(state, call)
-    elif call not in state.told:
+        return
+    run = None if state.run is None else state.run.id
+    if call not in state.told and not past.holds(state.past, run, call):
         w.remark(draft)
-        _tell(w, call, Told(None if state.run is None else state.run.id, True))
+        _tell(w, call, Told(run, True))
 
 
 def denial(w: Writer, name: str, call_id: str | None, by: str) -> Draft:

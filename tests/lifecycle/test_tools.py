@@ -133,3 +133,32 @@ def test_forgotten_calls_are_unpaired_never_made_up() -> None:
     first, last = story.post("call_0")[0], story.post("call_399")[0]
     assert "duration_ms" not in first.draft.data
     assert "duration_ms" in last.draft.data
+
+
+def _busy(calls: int) -> Story:
+    story = Story()
+    story.prompt(0)
+    for number in range(calls):
+        story.pre(f"call_{number}")
+        story.post(f"call_{number}")
+    return story
+
+
+def test_a_repeated_terminal_is_known_again_long_after() -> None:
+    story = _busy(530)
+    assert types(story.post("call_0")) == ["x.post_tool_use"]
+    assert types(story.fail("call_100")) == ["x.post_tool_use_failure"]
+    story.ask("call_1")
+    assert types(story.answer("call_1", "rejected")) == ["attention.answered", "attention.resolved"]
+    story.hook("Stop")
+    assert types(story.post("call_0")) == ["x.post_tool_use"]
+    story.prompt(1)
+    assert types(story.fail("call_2")) == ["tool.failed"], "the id may be another call's in another run"
+
+
+def test_what_is_remembered_of_many_calls_is_little() -> None:
+    story = _busy(2_000)
+    assert story.state is not None
+    assert len(story.state.encode()) < 8 * 1024
+    assert types(story.post("call_0")) == ["tool.completed"]
+    assert types(story.post("call_1999")) == ["x.post_tool_use"]
