@@ -22,11 +22,12 @@ from handlers.held import words_name
 from handlers.holding import Holding
 from handlers.ingest import Posted
 from handlers.lifecycle import orders
+from handlers.lifecycle.bounds import COMMAND
 from handlers.lifecycle.commands import Answer, Cancel, Command, Decide, Instruct, Nack, Respond
 from handlers.lifecycle.gates import DENY, OPTIONS
 from handlers.lifecycle.instructions import EXPIRY_MS, TEXT_LIMIT
+from handlers.lifecycle.names import clip
 from handlers.lifecycle.reducer import UNKNOWN
-from handlers.lifecycle.state import COMMAND, clip
 from handlers.mapping.fields import table
 from handlers.settings import Settings
 from handlers.tokens import OWNER_LABEL, Principal, Right

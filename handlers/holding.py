@@ -16,8 +16,8 @@ from handlers.engine import Engine, Outcome, Stored
 from handlers.held import Denied, Held, HeldBook
 from handlers.keeper import Keeper
 from handlers.lifecycle.commands import Answer, Command, Respond
+from handlers.lifecycle.entries import Verdict
 from handlers.lifecycle.gates import Hold, Opened
-from handlers.lifecycle.state import Verdict
 from handlers.mapping.moments import Draft, Moment
 from handlers.vigil import CLOSE_SECONDS, DOUBT_SECONDS, Vigil
 from state.gates import Gates

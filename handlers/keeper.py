@@ -17,8 +17,9 @@ from handlers.counters import Counters
 from handlers.engine import Engine, Stored
 from handlers.errors import InvalidState
 from handlers.held import Denied, Held, words_name
+from handlers.lifecycle.entries import Gate, Verdict
 from handlers.lifecycle.gates import DENY, OPTIONS, Close
-from handlers.lifecycle.state import Gate, SessionState, Verdict
+from handlers.lifecycle.state import SessionState
 from handlers.limit import Limit
 from handlers.vigil import CLOSE_SECONDS, LOOK_SECONDS, Vigil
 from state.errors import StateError

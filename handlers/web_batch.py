@@ -9,8 +9,8 @@ from handlers.aep.canonical import parse
 from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture, JSONObject, JSONValue
 from handlers.errors import InvalidJSON
+from handlers.lifecycle.names import turn_of
 from handlers.lifecycle.reducer import Claim, Done, Happening, Placed, Resync, Tick
-from handlers.lifecycle.state import turn_of
 from handlers.mapping.fields import count, flag, table, text, token
 from handlers.mapping.moments import Moment
 from handlers.mapping.web import GLOBAL_SESSION, Mode, map_frame, session_of

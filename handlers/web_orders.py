@@ -19,8 +19,9 @@ from handlers.counters import Counters
 from handlers.engine import Engine
 from handlers.errors import InvalidState
 from handlers.held import words_name
+from handlers.lifecycle.entries import Order
 from handlers.lifecycle.orders import ANSWER_MS, Fetch
-from handlers.lifecycle.state import Order, SessionState
+from handlers.lifecycle.state import SessionState
 from state.errors import StateError
 from state.keys import Keys, SessionKey
 from state.sessions import Sessions

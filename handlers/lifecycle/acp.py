@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from handlers.aep.levels import Capture, JSONObject
 from handlers.lifecycle import attention, session, tools, turns
-from handlers.lifecycle.state import clip, key
+from handlers.lifecycle.names import clip, key
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft, Moment
 

@@ -9,18 +9,11 @@ from __future__ import annotations
 
 from handlers.aep.levels import Capture
 from handlers.lifecycle import crew, tools
-from handlers.lifecycle.state import (
-    REQUESTS,
-    RESULTS,
-    Request,
-    Result,
-    SessionState,
-    Turn,
-    keep,
-    made,
-    with_data,
-    with_subject,
-)
+from handlers.lifecycle.bounds import REQUESTS, RESULTS
+from handlers.lifecycle.drafts import keep, made, with_data, with_subject
+from handlers.lifecycle.entries import Request, Result
+from handlers.lifecycle.names import Turn
+from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from handlers.lifecycle.state import SPAWNS, Crew, SessionState, Spawn
+from handlers.lifecycle.bounds import SPAWNS
+from handlers.lifecycle.entries import Crew, Spawn
+from handlers.lifecycle.state import SessionState
 
 _SWARM = 1_000
 SPAWNERS = {"Agent": 1, "AgentSwarm": _SWARM}

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from handlers.lifecycle.state import CURSORS, SessionState, forget, key
+from handlers.lifecycle.bounds import CURSORS
+from handlers.lifecycle.names import key
+from handlers.lifecycle.state import SessionState, forget
 
 if TYPE_CHECKING:
     from handlers.lifecycle.reducer import Happening

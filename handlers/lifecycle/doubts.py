@@ -7,8 +7,10 @@ was the likelier of two, and is still the main agent's if the run turns out to b
 from __future__ import annotations
 
 from handlers.lifecycle import crew
+from handlers.lifecycle.bounds import STRAYS
 from handlers.lifecycle.crew import Surplus
-from handlers.lifecycle.state import STRAYS, Held, SessionState
+from handlers.lifecycle.entries import Held
+from handlers.lifecycle.state import SessionState
 
 HOLD_MS = 2_000  # engines whose SubagentStop follows a subagent's Stop within milliseconds
 HOLD_OLD_MS = 60_000

@@ -13,18 +13,12 @@ from typing import Literal
 
 from handlers.aep.levels import Capture, JSONObject
 from handlers.lifecycle import commands, crew, tools
+from handlers.lifecycle.bounds import GATES
 from handlers.lifecycle.commands import Answer, Command, Nack
-from handlers.lifecycle.state import (
-    GATES,
-    Gate,
-    SessionState,
-    Verdict,
-    clip,
-    forget,
-    made,
-    with_data,
-    with_subject,
-)
+from handlers.lifecycle.drafts import made, with_data, with_subject
+from handlers.lifecycle.entries import Gate, Verdict
+from handlers.lifecycle.names import clip
+from handlers.lifecycle.state import SessionState, forget
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft, Moment
 

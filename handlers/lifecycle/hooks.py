@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from handlers.aep.levels import Capture
 from handlers.lifecycle import attention, crew, doubts, gates, runs, session, tools
-from handlers.lifecycle.state import key, turn_of
+from handlers.lifecycle.names import key, turn_of
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Moment
 

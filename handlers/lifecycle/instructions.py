@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from handlers.aep.levels import JSONObject, JSONValue, Severity
 from handlers.lifecycle import commands
+from handlers.lifecycle.bounds import QUEUE
 from handlers.lifecycle.commands import Command, Nack
-from handlers.lifecycle.state import QUEUE, Queued, SessionState, made
+from handlers.lifecycle.drafts import made
+from handlers.lifecycle.entries import Queued
+from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 

@@ -12,8 +12,10 @@ from typing import Literal
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue
 from handlers.lifecycle import commands
+from handlers.lifecycle.bounds import CLOSED, ORDERS
 from handlers.lifecycle.commands import Cancel, Command, Decide, Nack
-from handlers.lifecycle.state import CLOSED, ORDERS, Order, SessionState, forget
+from handlers.lifecycle.entries import Order
+from handlers.lifecycle.state import SessionState, forget
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 

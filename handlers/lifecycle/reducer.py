@@ -16,8 +16,9 @@ from handlers.lifecycle.commands import Answer, Cancel, Command, Decide, Instruc
 from handlers.lifecycle.cursors import Placed
 from handlers.lifecycle.gates import Close, Hold
 from handlers.lifecycle.instructions import Deliver, GiveBack
+from handlers.lifecycle.names import key
 from handlers.lifecycle.orders import Claim, Done, Fetch
-from handlers.lifecycle.state import SessionState, key
+from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.web import Resync
 from handlers.lifecycle.writer import Emitted, Writer
 from handlers.mapping.moments import Moment

@@ -8,8 +8,12 @@ be, with the time at which it arrived. A run has at most one terminal; no termin
 from __future__ import annotations
 
 from handlers.lifecycle import attention, crew, doubts, gates
+from handlers.lifecycle.bounds import HELD
 from handlers.lifecycle.crew import Surplus
-from handlers.lifecycle.state import HELD, Held, Run, SessionState, Turn, keep, made, with_data
+from handlers.lifecycle.drafts import keep, made, with_data
+from handlers.lifecycle.entries import Held, Run
+from handlers.lifecycle.names import Turn
+from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 
@@ -151,7 +155,7 @@ def disown(w: Writer, count: int, *, failed: bool) -> int:
         if count and not failed:
             del w.state.strays[-count:]
         return 0
-    taken = []
+    taken: list[Held] = []
     for i in range(len(run.held) - 1, -1, -1):
         if len(taken) >= count:
             break

@@ -8,7 +8,9 @@ end of a resumed session drains what is open and degrades to the fallback.
 from __future__ import annotations
 
 from handlers.lifecycle import attention, crew, doubts, gates, instructions, runs, turns
-from handlers.lifecycle.state import Ending, SessionState, keep, with_data
+from handlers.lifecycle.drafts import keep, with_data
+from handlers.lifecycle.entries import Ending
+from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from handlers.aep.levels import Capture, JSONObject, Severity
 from handlers.lifecycle import crew, past
-from handlers.lifecycle.state import FAILURES, Call, Failure, Told, keep, with_data
+from handlers.lifecycle.bounds import FAILURES
+from handlers.lifecycle.drafts import keep, with_data
+from handlers.lifecycle.entries import Call, Failure, Told
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 

@@ -8,19 +8,10 @@ it, and then it was no run.
 from __future__ import annotations
 
 from handlers.lifecycle import attention
-from handlers.lifecycle.state import (
-    PROMPTS,
-    TURNS,
-    Acp,
-    Open,
-    Prompt,
-    Run,
-    SessionState,
-    forget,
-    keep,
-    made,
-    with_data,
-)
+from handlers.lifecycle.bounds import PROMPTS, TURNS
+from handlers.lifecycle.drafts import keep, made, with_data
+from handlers.lifecycle.entries import Acp, Open, Prompt, Run
+from handlers.lifecycle.state import SessionState, forget
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft
 

@@ -12,16 +12,11 @@ from dataclasses import dataclass, field
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue, Severity
 from handlers.lifecycle import attention, orders, runs, tools
-from handlers.lifecycle.state import (
-    WORD,
-    Form,
-    SessionState,
-    Turn,
-    key,
-    made,
-    turn_of,
-    with_data,
-)
+from handlers.lifecycle.bounds import WORD
+from handlers.lifecycle.drafts import made, with_data
+from handlers.lifecycle.entries import Form
+from handlers.lifecycle.names import Turn, key, turn_of
+from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.writer import Writer
 from handlers.mapping.moments import Draft, Moment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from handlers.aep.levels import Capture
-from handlers.lifecycle.state import LIMIT
+from handlers.lifecycle.bounds import LIMIT
 from tests.lifecycle import invariants
 from tests.lifecycle.support import only
 from tests.lifecycle.wires import Connection, Room, S, types

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handlers.aep.levels import Capture
+from handlers.lifecycle.bounds import LIMIT
 from handlers.lifecycle.reducer import Emitted
-from handlers.lifecycle.state import LIMIT
 from tests.lifecycle import invariants
 from tests.lifecycle.wires import Connection, Room
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from handlers.aep.ulid import Mint
+from handlers.lifecycle.bounds import CURSORS
 from handlers.lifecycle.cursors import Placed, latest
 from handlers.lifecycle.reducer import Input, Reduction, Tick, reduce
-from handlers.lifecycle.state import CURSORS, SessionState
+from handlers.lifecycle.state import SessionState
 from handlers.mapping.hooks import map_hook
 from handlers.mapping.moments import Moment
 from tests.lifecycle.support import START_MS, Story, payload

@@ -14,11 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture, JSONObject
 from handlers.aep.ulid import Mint
+from handlers.lifecycle.bounds import CALLS, GATES, LIMIT, QUEUE, REQUESTS
 from handlers.lifecycle.commands import Answer, Command, Instruct, Nack
 from handlers.lifecycle.gates import LATE_MS, Close, Hold, Opened
 from handlers.lifecycle.instructions import EXPIRY_MS, Deliver, GiveBack
 from handlers.lifecycle.reducer import Emitted, Happening, Input, Reduction, Tick, reduce
-from handlers.lifecycle.state import CALLS, GATES, LIMIT, QUEUE, REQUESTS, SessionState
+from handlers.lifecycle.state import SessionState
 from handlers.mapping.gates import gate_request
 from handlers.mapping.hooks import map_hook
 from tests.lifecycle.invariants import check

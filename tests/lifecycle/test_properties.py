@@ -13,8 +13,9 @@ from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
 from handlers.aep.streams import StreamChecker
 from handlers.aep.ulid import Mint
+from handlers.lifecycle.bounds import LIMIT
 from handlers.lifecycle.reducer import Emitted, Input, Tick, reduce
-from handlers.lifecycle.state import LIMIT, SessionState
+from handlers.lifecycle.state import SessionState
 from handlers.mapping.hooks import map_hook
 from handlers.mapping.moments import Moment
 from tests.lifecycle.invariants import check

@@ -6,7 +6,10 @@ import pytest
 
 from handlers.aep.levels import Capture
 from handlers.errors import InvalidState
-from handlers.lifecycle.state import KEPT, SessionState, keep, key, turn_of
+from handlers.lifecycle.bounds import KEPT
+from handlers.lifecycle.drafts import keep
+from handlers.lifecycle.names import key, turn_of
+from handlers.lifecycle.state import SessionState
 from handlers.mapping.moments import Draft
 from tests.lifecycle.support import Story
 

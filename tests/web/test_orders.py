@@ -8,10 +8,10 @@ import pytest
 
 from handlers.aep.capture import Posture
 from handlers.aep.ulid import Mint
+from handlers.lifecycle.bounds import ORDERS
 from handlers.lifecycle.commands import Cancel, Command, Decide
 from handlers.lifecycle.orders import ANSWER_MS, FETCH_MS, OUTCOME_MS, Claim, Done, Fetch
 from handlers.lifecycle.reducer import Emitted, Happening, Input, reduce
-from handlers.lifecycle.state import ORDERS
 from handlers.mapping.web import map_frame
 from handlers.mapping.web_asks import offered
 from tests.web.frames import Journal

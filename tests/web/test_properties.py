@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
 from handlers.aep.ulid import Mint
+from handlers.lifecycle.bounds import LIMIT
 from handlers.lifecycle.commands import Cancel, Command, Decide
 from handlers.lifecycle.cursors import Placed
 from handlers.lifecycle.orders import Claim, Done, Fetch
 from handlers.lifecycle.reducer import Happening, Input, Tick, reduce
-from handlers.lifecycle.state import LIMIT, SessionState
+from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.web import Resync
 from handlers.mapping.hooks import map_hook
 from handlers.mapping.moments import Moment
