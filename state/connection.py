@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
@@ -65,6 +65,14 @@ class Client(ABC):
 
         Raises Unreachable, Unanswered, or Refused with the server's words.
         """
+
+    def start(self, key: str, packed: bytes) -> asyncio.Future[Any] | None:
+        """Send a packed write on a connection that stands, now; None where there is more to it than that.
+
+        The future ends within `limits.write` and raises what the server says (`ResponseError`, a redirection
+        included), Unreachable or Unanswered.
+        """
+        return None
 
     @abstractmethod
     async def pair(self, key: str, first: Sequence[Argument], second: Sequence[Argument]) -> tuple[Any, Any]:
@@ -146,6 +154,12 @@ class Standalone(Client):
         except ResponseError as error:
             raise Refused(str(error)) from error
 
+    def start(self, key: str, packed: bytes) -> asyncio.Future[Any] | None:
+        link = self._lanes["write"]
+        if self.limits.wait_replicas or not link.connected:
+            return None
+        return link.post(packed)
+
     async def pair(self, key: str, first: Sequence[Argument], second: Sequence[Argument]) -> tuple[Any, Any]:
         link = self._lanes["write"]
         return await both(link.send(*first), link.send(*second))
@@ -225,16 +239,18 @@ def connect(url: str, limits: Limits | None = None, *, name: str = "aep-kimi") -
     if shape is None:
         plain = f"{'rediss' if tls else 'redis'}://{url[match.end() :]}"
         return Standalone(ConnectionPool.from_url(plain, **common), limits)
-    parts = urlsplit(f"redis://{url[match.end() :]}")
-    query = dict(parse_qsl(parts.query))
-    user, _, addresses = parts.netloc.rpartition("@")
+    # Not for urlsplit: newer Pythons refuse a list of hosts with an IPv6 address in it.
+    rest, _, asked = url[match.end() :].partition("#")[0].partition("?")
+    netloc, _, path = rest.partition("/")
+    query = dict(parse_qsl(asked))
+    user, _, addresses = netloc.rpartition("@")
     username, _, password = user.partition(":")
     login = {"username": unquote(username) or None, "password": unquote(password) or None}
     if shape == "cluster":
         from state.cluster import Cluster
 
         return Cluster(_addresses(addresses, 6379), common | login | query, limits, tls=tls)
-    return _sentinel(_addresses(addresses, 26379), parts.path, common | login, query, limits, tls=tls)
+    return _sentinel(_addresses(addresses, 26379), path, common | login, query, limits, tls=tls)
 
 
 def _sentinel(
