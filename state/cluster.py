@@ -48,6 +48,13 @@ class Cluster(Client):
         (reply,) = await self._follow(key, [command], lane)
         return reply
 
+    def start(self, key: str, packed: bytes) -> asyncio.Future[Any] | None:
+        node = self._owners[slot(key)] if self._mapped and not self.limits.wait_replicas else None
+        link = self._links.get((node, "write")) if node is not None else None
+        if link is None or not link.connected:
+            return None
+        return link.post(packed)
+
     async def pair(self, key: str, first: Sequence[Argument], second: Sequence[Argument]) -> tuple[Any, Any]:
         replies = await self._follow(key, [first, second], "write")
         return replies[0], replies[1]

@@ -55,12 +55,16 @@ class Link:
         Commands are written in the order of their `send`. The future raises `Unreachable`, `Unanswered`
         or the server's own `redis.exceptions.ResponseError`.
         """
+        return self.post(hiredis.pack_command(command))  # type: ignore[arg-type]
+
+    def post(self, packed: bytes) -> asyncio.Future[Any]:
+        """Queue a command that is packed already (RESP); as `send` in everything else."""
         if self._closed:
             raise Unreachable("the connection was closed by this process")
         pipe = self._pipe
         if pipe is None or pipe.dead:
             pipe = self._pipe = _Pipe(self._dial, self._timeout)
-        return pipe.send(hiredis.pack_command(command))  # type: ignore[arg-type]
+        return pipe.send(packed)
 
     def drop(self) -> None:
         """Give up the connection: what was sent is unanswered, the next call connects anew."""

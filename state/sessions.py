@@ -6,18 +6,20 @@ a state that came back from an older copy of the data can never be taken for the
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from state import commits
+from state.commits import COMMIT, Form
 from state.connection import Client
 from state.errors import LayoutMismatch, NotReplicated
 from state.keys import LAYOUT, Keys, SessionKey
 from state.link import Argument
 from state.lua import Script
 
-_COMMIT = Script("commit")
 _LOAD = Script("load")
 _FORGET = Script("forget")
 
@@ -181,29 +183,15 @@ class Sessions:
         if len(events) > MAX_EVENTS or len(state) > MAX_STATE:
             raise ValueError(f"a commit of {len(events)} events and {len(state)} bytes of state is too large")
         keys = self.keys.session(key)
-        bounds = self.bounds
-        names = [
-            keys.record,
-            keys.events,
-            keys.tombstone,
-            keys.feed,
-            keys.feed_number,
-            keys.index,
-            keys.due,
-        ]
+        names = [*commits.names(keys)]
         arguments: list[Argument] = [
+            *commits.bounds_of(keys, self.bounds),
             expected,
             commit_id,
             state,
             now_ms,
             "" if due_ms is None else due_ms,
             1 if ended else 0,
-            keys.name,
-            bounds.buffer,
-            bounds.feed,
-            bounds.keep_ms,
-            bounds.renew_ms,
-            bounds.tombstone_ms,
             notice,
             len(puts),
         ]
@@ -217,7 +205,7 @@ class Sessions:
         for position, body in events:
             arguments += [position, body]
         try:
-            reply = await self.client.script(_COMMIT, names, arguments, durable=True)
+            reply = await self.client.script(COMMIT, names, arguments, durable=True)
         except NotReplicated as error:
             reply = error.reply
             # A conflict wrote nothing, so there is nothing that replicas could confirm.
@@ -227,6 +215,32 @@ class Sessions:
             return Committed(commit_id, again=reply[1] == 1)
         taken = {reply[i].decode("utf-8", "surrogatepass"): reply[i + 1] for i in range(5, len(reply), 2)}
         return Conflict(_record(reply[1:5]), taken)
+
+    def form(self, key: SessionKey) -> Form:
+        """What all commits of a session have in common; kept by who commits there often."""
+        return commits.form(self.keys.session(key), self.bounds)
+
+    def start(
+        self,
+        form: Form,
+        *,
+        expected: str,
+        commit_id: str,
+        state: bytes,
+        events: Sequence[tuple[int, bytes]],
+        now_ms: int,
+        due_ms: int | None,
+        ended: bool,
+    ) -> asyncio.Future[list[int]] | None:
+        """A plain commit, sent at once on a connection that stands; None where `commit` is to be called.
+
+        The future ends within the client's write limit. Only the reply `[1, …]` is to be understood: after
+        anything else, an error included, `commit` with the same id says what became of it.
+        """
+        if len(events) > MAX_EVENTS or len(state) > MAX_STATE:
+            return None
+        packed = commits.pack(form, expected, commit_id, state, now_ms, due_ms, ended, events)
+        return self.client.start(form.key, packed)
 
     async def put(self, key: SessionKey, put: Put) -> bytes | None:
         """Write a side value alone. With `once`, returns what was there instead, and then writes nothing."""

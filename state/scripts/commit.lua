@@ -1,13 +1,13 @@
 -- Commit one step of a session, or say where the session stands. Everything is checked, then written.
 -- KEYS  1 record  2 events  3 tombstone  4 feed  5 feed number  6 index  7 due  8… puts
--- ARGV  1 expected version  2 commit id  3 state  4 now  5 due or ''  6 ended 0|1  7 session name
---       8 buffer  9 feed length  10 keep, ms  11 renew every, ms  12 tombstone keep, ms  13 notice
+-- ARGV  1 session name  2 buffer  3 feed length  4 keep, ms  5 renew every, ms  6 tombstone keep, ms
+--       7 expected version  8 commit id  9 state  10 now  11 due or ''  12 ended 0|1  13 notice
 --       14 number of puts, then name, value, keep ms, kind of each; then position, body of each event
 --       kind: 0 value, 1 value that must not be there, 2 field of a hash, 3 field that goes
 -- Returns {1, again 0|1}, or {0, version, state, top, ended 0|1, name and value of each put that stands}.
 local record, events, tombstone = KEYS[1], KEYS[2], KEYS[3]
-local expected, commit, now = ARGV[1], ARGV[2], tonumber(ARGV[4])
-local ended, keep, notice = ARGV[6] == '1', tonumber(ARGV[10]), ARGV[13]
+local expected, commit, now = ARGV[7], ARGV[8], tonumber(ARGV[10])
+local ended, keep, notice = ARGV[12] == '1', tonumber(ARGV[4]), ARGV[13]
 
 local held = redis.call('HMGET', record, 'v', 'c', 't', 'x', 'd')
 local version, recent, top = held[1] or '', held[2] or '', tonumber(held[3] or '0')
@@ -60,7 +60,7 @@ local counted = redis.call('GET', KEYS[5])
 local previous = string.format('%.0f', top)
 for i = first, #ARGV, 2 do
   local position = ARGV[i]
-  local id = redis.pcall('XADD', events, 'MAXLEN', '=', ARGV[8], position .. '-0', 'p', previous, 'e', ARGV[i + 1])
+  local id = redis.pcall('XADD', events, 'MAXLEN', '=', ARGV[2], position .. '-0', 'p', previous, 'e', ARGV[i + 1])
   if type(id) == 'table' and id.err then
     -- The stream stands above the record, so nothing was written yet; any other error is one.
     if i == first and string.find(id.err, 'equal or smaller', 1, true) then return conflict({}) end
@@ -78,30 +78,30 @@ for id in string.gmatch(recent, '[^,]+') do
     kept[count] = id
   end
 end
-local due = ARGV[5]
-local renew = not held[4] or now >= tonumber(held[4]) or now < tonumber(held[4]) - 2 * tonumber(ARGV[11])
-local fields = {'v', commit, 's', ARGV[3], 'c', ',' .. table.concat(kept, ',') .. ',',
+local due = ARGV[11]
+local renew = not held[4] or now >= tonumber(held[4]) or now < tonumber(held[4]) - 2 * tonumber(ARGV[5])
+local fields = {'v', commit, 's', ARGV[9], 'c', ',' .. table.concat(kept, ',') .. ',',
   't', string.format('%.0f', last), 'd', due}
 if renew then
   fields[#fields + 1] = 'x'
-  fields[#fields + 1] = string.format('%.0f', now + tonumber(ARGV[11]))
+  fields[#fields + 1] = string.format('%.0f', now + tonumber(ARGV[5]))
 end
 redis.call('HSET', record, unpack(fields))
-if ended then redis.call('SET', tombstone, string.format('%.0f', last), 'PX', ARGV[12]) end
+if ended then redis.call('SET', tombstone, string.format('%.0f', last), 'PX', ARGV[6]) end
 
 if first <= #ARGV or notice ~= '' then
   local number = redis.call('INCR', KEYS[5])
-  redis.call('XADD', KEYS[4], 'MAXLEN', '=', ARGV[9], '*',
-    'n', string.format('%.0f', number), 'm', ARGV[7], 'w', notice, unpack(ARGV, first))
+  redis.call('XADD', KEYS[4], 'MAXLEN', '=', ARGV[3], '*',
+    'n', string.format('%.0f', number), 'm', ARGV[1], 'w', notice, unpack(ARGV, first))
   -- A stream that came into being now has no lifetime yet.
   if not counted or redis.call('XLEN', events) * 2 <= #ARGV - first + 1 then renew = true end
 end
-redis.call('ZADD', KEYS[6], now, ARGV[7])
+redis.call('ZADD', KEYS[6], now, ARGV[1])
 if due ~= '' then
-  redis.call('ZADD', KEYS[7], due, ARGV[7])
+  redis.call('ZADD', KEYS[7], due, ARGV[1])
   redis.call('PEXPIRE', KEYS[7], keep * 2)
 elseif held[5] and held[5] ~= '' then
-  redis.call('ZREM', KEYS[7], ARGV[7])
+  redis.call('ZREM', KEYS[7], ARGV[1])
 end
 for i = 1, puts do
   local at = 15 + 4 * (i - 1)
