@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from handlers.aep.capture import Posture
-from handlers.aep.envelope import finish, source_uri
 from handlers.aep.levels import Capture
-from handlers.aep.ulid import Mint
-from handlers.lifecycle.reducer import Emitted, Input, Tick, reduce
+from handlers.lifecycle.reducer import Emitted, Tick
 from handlers.lifecycle.state import SessionState
 from handlers.mapping.hooks import map_hook
 from handlers.mapping.moments import Moment
-
-START_MS = 1_796_051_030_000
-SESSION = "session_a1ead1f1-ae9b-45f6-9ae8-0653d8a9a02b"
+from tests.lifecycle.shelf import SESSION, START_MS, Shelf
 
 ENGINES: dict[str, dict[str, Any]] = {"v1": {}, "v2": {}, "new": {"client_type": "kimi_code_cli"}}
 
@@ -36,10 +31,13 @@ class Story:
     def __init__(self, engine: str = "new", *, capture: Capture = Capture.METADATA) -> None:
         self.engine = engine
         self.posture = Posture(capture=capture)
-        self.state: SessionState | None = None
         self.events: list[Emitted] = []
         self.at = START_MS
-        self._serial = 0
+        self.shelf = Shelf()
+
+    @property
+    def state(self) -> SessionState | None:
+        return self.shelf.state() if SESSION in self.shelf.states else None
 
     def hook(self, event: str, *, after: int = 10, **fields: Any) -> list[Emitted]:
         """A hook arrives `after` milliseconds; the events it tells."""
@@ -49,17 +47,14 @@ class Story:
     def wait(self, ms: int) -> list[Emitted]:
         """Time passes; ticks come when they are due. The events they tell."""
         until, told = self.at + ms, []
-        while self.state is not None and self.state.due_ms is not None and self.state.due_ms <= until:
-            self.at = max(self.at, self.state.due_ms)
+        while due := self.shelf.due(until):
+            self.at = max(self.at, due[0])
             told += self.feed(Tick())
         self.at = until
         return told
 
     def feed(self, moment: Moment | Tick) -> list[Emitted]:
-        self._serial += 1
-        mint = Mint(self.at, self._serial.to_bytes(8, "big") + b"\0\0")
-        reduction = reduce(self.state, [Input(moment, self.at, mint)], self.at)
-        self.state = SessionState.decode(reduction.state.encode())
+        reduction = self.shelf.take(SESSION, self.at, moment)
         self.events += reduction.events
         return list(reduction.events)
 
@@ -91,23 +86,6 @@ class Story:
     def answer(self, call: str, decision: str, **more: Any) -> list[Emitted]:
         fields = {"tool_name": "Bash", "tool_call_id": call, "decision": decision}
         return self.hook("PermissionResult", **{**fields, **more})
-
-
-def finished(event: Emitted, session: str = SESSION) -> dict[str, Any]:
-    """The event as a consumer gets it."""
-    body = finish(
-        event.draft,
-        id=event.id,
-        time_ms=event.time_ms,
-        source=source_uri("box", "kimi-code", session),
-        agent="kimi-code",
-        session=session,
-        seq=event.seq,
-        run=event.run,
-        cause=event.cause,
-    )
-    made: dict[str, Any] = json.loads(body)
-    return made
 
 
 def types(events: list[Emitted]) -> list[str]:

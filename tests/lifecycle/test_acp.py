@@ -371,7 +371,7 @@ def test_the_state_stays_within_its_limits(room: Room) -> None:
             editor.prompt(text="x" * 5000)
             editor.call(f"{number}:{'c' * 70}", "T" * 300)
             editor.permission(f"{number}:{'c' * 70}")
-    state = room.states[S]
+    state = room.shelf.state(S)
     assert len(state.encode()) <= LIMIT
     assert state.acp is not None
     assert len(state.acp.turns) <= 8

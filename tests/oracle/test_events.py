@@ -15,7 +15,7 @@ from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
 from handlers.aep.streams import StreamChecker
 from tests.lifecycle.invariants import check
-from tests.lifecycle.support import finished
+from tests.lifecycle.shelf import finished
 from tests.oracle.captures import VERSIONS, Scenario, load
 from tests.oracle.replay import HORIZON_MS, Stage, Told
 
@@ -51,7 +51,7 @@ def test_the_sdk_sees_no_violation(scenarios: list[Scenario], version: str) -> N
         projection.apply(finished(told.event, told.session))
     state = projection.state()
     assert state["violations"] == []
-    assert len(state["sessions"]) == len(stage.states)
+    assert len(state["sessions"]) == len(stage.shelf.states)
     assert not [session for session in state["sessions"] if session["pending"]]
     unsure = [run for session in state["sessions"] for run in session["runs"] if run["status"] == "running"]
     lost = sum(run.kind in ("lost", "open") for s in scenarios if s.version == version for run in s.runs)

@@ -66,7 +66,7 @@ def test_the_sdk_sees_no_violation(oracle_dir: Path, version: str, mode: str, be
     assert state["violations"] == []
     assert not [one for one in state["sessions"] if one["pending"]]
     assert checker.open_requests() == []
-    for name in stage.states:
+    for name in stage.shelf.states:
         if name != "unknown":
             assert not check([event for told, event in stage.told if told == name])
 

@@ -23,9 +23,10 @@ from handlers.mapping.hooks import map_hook
 from handlers.mapping.moments import Moment
 from handlers.web_batch import Reader, chunks
 from tests.lifecycle.invariants import check
+from tests.lifecycle.shelf import START_MS, finished
 from tests.lifecycle.support import payload
 from tests.web.frames import body
-from tests.web.stage import EPOCH, SESSION, START_MS, event_of
+from tests.web.stage import EPOCH, SESSION
 
 WORDS = st.sampled_from(["a", "b", "c"])
 TURNS = st.integers(0, 3)
@@ -131,7 +132,7 @@ def test_the_invariants_hold(story: list[tuple[Happening, int]]) -> None:
     check(events, {given.id for given, _ in story if isinstance(given, Command)})
     projection = StateProjection()
     for event in events:
-        projection.apply(event_of(SESSION, event))
+        projection.apply(finished(event, SESSION))
     assert projection.state()["violations"] == []
 
 
@@ -214,7 +215,7 @@ def test_anything_at_all(lines: list[Any]) -> None:
                 state = reduction.state
                 assert len(state.encode()) <= LIMIT
                 for event in reduction.events:
-                    event_of(SESSION, event)
+                    finished(event, SESSION)
 
 
 def test_a_state_full_of_web_content_fits() -> None:
