@@ -8,7 +8,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from starlette.types import Receive, Send
 from starlette.websockets import WebSocketDisconnect
 
@@ -18,6 +17,7 @@ from handlers.aep.frames import Hello, closing, frame_id, is_event, parse_hello,
 from handlers.aep.levels import JSONObject, JSONValue
 from handlers.discovery import capabilities
 from handlers.errors import FrameRefused, InvalidEvent, InvalidJSON
+from handlers.framing import dump, framed
 from handlers.service import Service
 from handlers.subscribing import SharedOutbox, Subscriptions
 from handlers.tokens import Principal, Right
@@ -36,9 +36,19 @@ GOING_AWAY, POLICY, TRY_LATER, NORMAL = 1001, 1008, 1013, 1000
 class Connection:
     """A connection that was accepted. Its frames are handled in the order in which they came."""
 
-    def __init__(self, service: Service, principal: Principal, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        service: Service,
+        principal: Principal,
+        receive: Receive,
+        send: Send,
+        *,
+        framing: bool = False,
+    ) -> None:
+        """With `framing` the server takes frames ready made; see `handlers.framing`."""
         self.service = service
         self.principal = principal
+        self.framing = framing
         self.box = SharedOutbox()
         self.hello: Hello | None = None
         self._receive = receive
@@ -62,11 +72,11 @@ class Connection:
 
     def command(self, body: bytes) -> None:
         """A command for a session that is claimed here, byte for byte."""
-        self.box.force(body)
+        self._force(body)
 
     def say(self, frame: JSONObject) -> None:
         """Send a frame; frames are never dropped."""
-        self.box.force(dump(frame))
+        self._force(dump(frame))
 
     def end(self, code: int, reason: str) -> None:
         """Close, once what waits has been sent."""
@@ -90,6 +100,7 @@ class Connection:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             await self._subscriptions.close()
+            self.box.close()
             self.service.hub.leave(self)
             self.service.counters.add("sockets.dropped", self.box.dropped)
             await self._close()
@@ -108,7 +119,8 @@ class Connection:
         with contextlib.suppress(TimeoutError, RuntimeError, OSError, WebSocketDisconnect):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 if self.hello is not None and reason:
-                    await self._text(dump(closing(reason, self._subscriptions.delivered())))
+                    last = dump(closing(reason, self._subscriptions.delivered()))
+                    await self._out([framed(last) if self.framing else last])
                 await self._send({"type": "websocket.close", "code": code, "reason": reason[:120]})
 
     async def _write(self) -> None:
@@ -117,21 +129,32 @@ class Connection:
                 if self.hello is not None:
                     self.say({"type": "ping", "t": self.service.clock.now_ms()})
                 continue
-            for payload, tag in self.box.take_tagged():
-                await self._text(payload)
-                if tag is not None:
-                    self.service.counters.add("events.out.socket")
+            while len(self.box):
+                entries = self.box.entries()
+                await self._out([entry[1] for entry in entries])
+                tags = [entry[2] for entry in entries if entry[2] is not None]
+                self.service.counters.add("events.out.socket", len(tags))
+                for tag in tags:
                     self._subscriptions.note(tag)
             if self.box.closed and not len(self.box):
                 return
 
-    async def _text(self, payload: bytes) -> None:
-        if not self._gone:
-            try:
+    def _force(self, frame: bytes) -> None:
+        self.box.force(framed(frame) if self.framing else frame)
+
+    async def _out(self, payloads: list[bytes]) -> None:
+        """Write what was taken out of the box, in order."""
+        if self._gone:
+            return
+        try:
+            if self.framing:
+                await self._send({"type": "websocket.send", "frames": b"".join(payloads)})
+                return
+            for payload in payloads:
                 await self._send({"type": "websocket.send", "text": payload.decode("utf-8", "replace")})
-            except (OSError, WebSocketDisconnect):
-                self._gone = True
-                self.box.close()
+        except (OSError, WebSocketDisconnect):
+            self._gone = True
+            self.box.close()
 
     async def _read(self) -> None:
         try:
@@ -269,16 +292,6 @@ class Connection:
         rates, clock = self.service.rates, self.service.clock
         await asyncio.sleep(rates.wait(self.principal, clock.steady()))
         rates.take(self.principal, clock.steady())
-
-
-def dump(frame: JSONObject) -> bytes:
-    """A frame's JSON. What it echoes of the other side may hold anything, lone surrogates too."""
-    try:
-        return orjson.dumps(frame)
-    except (TypeError, ValueError):
-        import json
-
-        return json.dumps(frame, ensure_ascii=True).encode()
 
 
 def _id(frame: JSONObject) -> str | None:

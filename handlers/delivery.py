@@ -1,6 +1,7 @@
 """One event on its way to consumers, and the bounded box in which a consumer's events wait.
 
-An event is parsed once a process and rendered once a capture ceiling, however many consumers take it.
+An event is parsed once a process and rendered once a capture ceiling and binding, however many consumers
+take it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import orjson
@@ -16,6 +17,7 @@ import orjson
 from handlers.aep.canonical import parse
 from handlers.aep.capture import downlevel
 from handlers.aep.levels import Capture, JSONObject, JSONValue, Severity
+from handlers.framing import framed
 from handlers.positions import event_id
 
 Kind = Literal["own", "foreign", "command"]
@@ -28,7 +30,7 @@ _DEFAULT_BYTES = 8 * 1024 * 1024
 class Item:
     """A finished event: its bytes as stored, its envelope, and its renderings."""
 
-    __slots__ = ("_bodies", "_messages", "body", "emitter", "event", "kind", "rank")
+    __slots__ = ("_bodies", "_frames", "_messages", "body", "emitter", "event", "kind", "place", "rank")
 
     def __init__(self, kind: Kind, body: bytes, event: JSONObject, emitter: str = "") -> None:
         self.kind = kind
@@ -39,7 +41,11 @@ class Item:
         known = isinstance(severity, str) and severity in _SEVERITIES
         self.rank = Severity(str(severity)).rank if known else Severity.INFO.rank
         self._bodies: dict[Capture, bytes] = {}
+        self._frames: dict[bytes, bytes] = {}
         self._messages: dict[Capture | None, bytes] = {}
+        session, position = self.session, self.position
+        # Session, epoch and seq, where it has a position in a session: asked for by each consumer.
+        self.place = (session, *position) if session is not None and position is not None else None
 
     @classmethod
     def parse(cls, kind: Kind, body: bytes, emitter: str = "") -> Item:
@@ -86,14 +92,21 @@ class Item:
             self._bodies[ceiling] = body
         return body
 
+    def frame(self, ceiling: Capture | None) -> bytes:
+        """The event as one text frame of a WebSocket; the same one where the rendering is the same."""
+        body = self.render(ceiling)
+        frame = self._frames.get(body)
+        if frame is None:
+            frame = self._frames[body] = framed(body)
+        return frame
+
     def message(self, ceiling: Capture | None) -> bytes:
         """The event as one server-sent message (AEP-0003 §3.3.2)."""
         message = self._messages.get(ceiling)
         if message is None:
             parts = [b"event: ", str(self.event.get("type")).encode(), b"\ndata: ", self.render(ceiling)]
-            session, position = self.session, self.position
-            if session is not None and position is not None:
-                identifier = event_id(session, *position)
+            if self.place is not None:
+                identifier = event_id(*self.place)
                 if identifier is not None:
                     parts += [b"\nid: ", identifier.encode()]
             parts.append(b"\n\n")
@@ -121,10 +134,12 @@ class Outbox:
 
     __slots__ = (
         "_bytes",
+        "_due",
         "_items",
         "_limit",
         "_limit_bytes",
         "_room",
+        "_timer",
         "_wake",
         "closed",
         "dropped",
@@ -137,8 +152,10 @@ class Outbox:
         self._bytes = 0
         self._limit = limit
         self._limit_bytes = limit_bytes
-        self._wake: asyncio.Future[None] | None = None
+        self._wake: asyncio.Future[bool] | None = None
         self._room: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self.closed = False
         self.overrun = False
         self.on_overrun: Callable[[], None] | None = None
@@ -148,15 +165,22 @@ class Outbox:
         """Add one rendered event, or drop something, or become overrun. `tag` comes out again with it."""
         if self.closed or self.overrun:
             return
-        if not self._fits(payload):
-            if rank < _NOTICE:
-                self.dropped += 1
-                return
-            self._shed()
-            if not self._fits(payload):
-                self.overflow()
-                return
-        self._append(rank, payload, tag)
+        size = self._bytes + len(payload)
+        if len(self._items) < self._limit and size <= self._limit_bytes:
+            self._items.append((rank, payload, tag))
+            self._bytes = size
+            # Each event for each consumer comes by here.
+            if self._wake is not None and not self._wake.done():
+                self._wake.set_result(True)
+            return
+        if rank < _NOTICE:
+            self.dropped += 1
+            return
+        self._shed()
+        if self._fits(payload):
+            self._append(rank, payload, tag)
+        else:
+            self.overflow()
 
     def overflow(self) -> None:
         """Something that must not be lost has found no place."""
@@ -173,21 +197,28 @@ class Outbox:
     def close(self) -> None:
         """No more will come; what waits can still be taken."""
         self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._signal()
 
     def take(self, limit_bytes: int = 65_536) -> list[bytes]:
         """What waits, oldest first, about `limit_bytes` of it."""
-        return [payload for payload, _ in self.take_tagged(limit_bytes)]
+        return [entry[1] for entry in self.entries(limit_bytes)]
 
-    def take_tagged(self, limit_bytes: int = 65_536) -> list[tuple[bytes, object]]:
-        """The same with the tags."""
-        taken: list[tuple[bytes, object]] = []
-        size = 0
-        while self._items and size < limit_bytes:
-            _, payload, tag = self._items.popleft()
-            size += len(payload)
-            taken.append((payload, tag))
-        self._bytes -= size
+    def entries(self, limit_bytes: int = 65_536) -> Iterable[tuple[int, bytes, object]]:
+        """The same with rank and tag."""
+        taken: Iterable[tuple[int, bytes, object]]
+        if self._bytes <= limit_bytes:
+            taken, self._items, self._bytes = self._items, deque(), 0
+        else:
+            taken = []
+            size = 0
+            while size < limit_bytes:
+                entry = self._items.popleft()
+                size += len(entry[1])
+                taken.append(entry)
+            self._bytes -= size
         if self._room is not None and self._bytes < self._limit_bytes // 8 and not self._room.done():
             self._room.set_result(None)
         return taken
@@ -206,15 +237,30 @@ class Outbox:
         """Wait until something is there, or the box is closed or overrun; False after `seconds`."""
         if self._items or self.closed or self.overrun:
             return True
-        self._wake = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._wake = loop.create_future()
+        self._due = loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._due:
+            self._watch(loop)
         try:
-            async with asyncio.timeout(seconds):
-                await self._wake
-        except TimeoutError:
-            return False
+            return await self._wake
         finally:
             self._wake = None
-        return True
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One timer for many waits, since nearly all of them end before it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._due, self._late, loop)
+
+    def _late(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._wake is None or self._wake.done():
+            return
+        if loop.time() < self._due:
+            self._watch(loop)
+        else:
+            self._wake.set_result(False)
 
     def _fits(self, payload: bytes) -> bool:
         return len(self._items) < self._limit and self._bytes + len(payload) <= self._limit_bytes
@@ -234,4 +280,4 @@ class Outbox:
         if (self.closed or self.overrun) and self._room is not None and not self._room.done():
             self._room.set_result(None)
         if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+            self._wake.set_result(True)

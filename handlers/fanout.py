@@ -1,6 +1,7 @@
 """From one feed to many consumers: the hub of a process.
 
-The hub parses an entry of the feed once and offers it to every subscription. A subscription that resumes
+The hub parses an entry of the feed once, and asks once for all subscriptions that want the same, in the same
+form, whether and how they have it. A subscription that resumes
 holds its live events back until its replay is through, and then drops those that the replay already gave, so
 that the hand-over has neither a gap nor a repeat.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from handlers.aep.filters import Filter
@@ -42,19 +44,32 @@ class Consumer(Protocol):
         """The feed lost something: the consumer must come back and resume."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which events, and in which form; `scope` is the only emitter whose events may be had, None for all."""
+
+    filter: Filter
+    ceiling: Capture | None
+    scope: str | None
+    encode: Encode
+
+    def form(self, item: Item) -> bytes | None:
+        """The event as it is wished for; None where it is not."""
+        if self.scope not in (None, item.emitter) or not self.filter.matches(item.event):
+            return None
+        return self.encode(item, self.ceiling)
+
+
 class Subscription:
     """One filter and one ceiling of one consumer."""
 
     __slots__ = (
-        "_ceiling",
-        "_encode",
-        "_filter",
         "_held",
         "_ids",
         "_outbox",
         "_positions",
-        "_scope",
         "consumer",
+        "wish",
     )
 
     def __init__(
@@ -70,23 +85,18 @@ class Subscription:
     ) -> None:
         """`scope` is the only emitter whose events it may have, None for those of all."""
         self.consumer = consumer
-        self._scope = scope
+        self.wish = Wish(filter, ceiling, scope, encode)
         self._outbox = outbox
-        self._encode = encode
-        self._filter = filter
-        self._ceiling = ceiling
         self._held: list[Item] | None = [] if holding else None
         self._positions: dict[str, tuple[int, int]] = {}
         self._ids: set[tuple[str, str]] = set()
 
-    def offer(self, item: Item) -> None:
-        """A live event: into the outbox, or held back while the replay runs."""
-        if not self._wants(item):
-            return
+    def offer(self, item: Item, payload: bytes) -> None:
+        """A live event that is wanted, rendered: into the outbox, or held back while the replay runs."""
         if self._held is None:
             if (self._ids or self._positions) and self._replayed(item):
                 return
-            self.deliver(item, self._encode(item, self._ceiling))
+            self.deliver(item, payload)
         elif len(self._held) < _HELD_LIMIT:
             self._held.append(item)
         else:
@@ -103,24 +113,21 @@ class Subscription:
             self._positions[item.identity[0]] = position
         else:
             self._ids.add(item.identity)
-        if not self._wants(item):
-            return None
-        return self._encode(item, self._ceiling)
+        return self.wish.form(item)
 
     def release(self) -> None:
         """The replay is through: give out what was held back and is not known from it."""
         held, self._held = self._held or [], None
         for item in held:
             if not self._replayed(item):
-                self.deliver(item, self._encode(item, self._ceiling))
+                payload = self.wish.form(item)
+                assert payload is not None, "what is held back is wanted"
+                self.deliver(item, payload)
 
     def settle(self) -> None:
         """The feed has passed everything that the replay can have given: compare no more."""
         self._ids.clear()
         self._positions.clear()
-
-    def _wants(self, item: Item) -> bool:
-        return self._scope in (None, item.emitter) and self._filter.matches(item.event)
 
     def _replayed(self, item: Item) -> bool:
         position = item.position
@@ -139,21 +146,24 @@ class Hub:
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._subscriptions: dict[Subscription, None] = {}
+        self._subscriptions: dict[Wish, dict[Subscription, None]] = {}
         self._members: dict[Consumer, None] = {}
         self._taps: list[Callable[[Item], None]] = []
         self._following = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._subscriptions)
+        return sum(map(len, self._subscriptions.values()))
 
     def add(self, subscription: Subscription) -> None:
         """Live events go there from now on."""
-        self._subscriptions[subscription] = None
+        self._subscriptions.setdefault(subscription.wish, {})[subscription] = None
 
     def remove(self, subscription: Subscription) -> None:
         """No more live events; removing twice is fine."""
-        self._subscriptions.pop(subscription, None)
+        alike = self._subscriptions.get(subscription.wish, {})
+        alike.pop(subscription, None)
+        if not alike:
+            self._subscriptions.pop(subscription.wish, None)
 
     def settle(self, subscription: Subscription) -> None:
         """Its replay is through; soon the feed has passed what both may have given."""
@@ -203,8 +213,11 @@ class Hub:
             return
         for listener in self._taps:
             listener(item)
-        for subscription in tuple(self._subscriptions):
-            subscription.offer(item)
+        for wish, alike in tuple(self._subscriptions.items()):
+            payload = wish.form(item)
+            if payload is not None:
+                for subscription in tuple(alike):
+                    subscription.offer(item, payload)
 
     def gap(self, missed: int) -> None:
         """Entries of the feed are lost to this process: every consumer must come back and resume."""
@@ -225,5 +238,5 @@ class Hub:
             consumer.drain()
 
     def _consumers(self) -> list[Consumer]:
-        found = dict.fromkeys(entry.consumer for entry in self._subscriptions)
+        found = dict.fromkeys(entry.consumer for alike in self._subscriptions.values() for entry in alike)
         return list(found | self._members)

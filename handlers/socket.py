@@ -7,6 +7,7 @@ from starlette.websockets import WebSocket
 
 from handlers.connection import Connection
 from handlers.errors import Refused
+from handlers.framing import EXTENSION
 from handlers.responses import refusal
 from handlers.service import Service
 from handlers.tokens import Principal, Right
@@ -26,7 +27,8 @@ async def socket(websocket: WebSocket) -> None:
         await refuse(scope, receive, send, error)
         return
     await send({"type": "websocket.accept"})
-    await Connection(service, principal, receive, send).run()
+    framing = EXTENSION in scope.get("extensions", {})
+    await Connection(service, principal, receive, send, framing=framing).run()
 
 
 def admit(service: Service, scope: Scope) -> Principal:

@@ -166,6 +166,7 @@ class EventStream(Response):
             self._service.counters.add("streams.overrun")
         finally:
             self._service.hub.remove(subscription)
+            self._box.close()
             self._service.counters.add("streams.dropped", self._box.dropped)
             watcher.cancel()
 

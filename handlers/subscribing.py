@@ -59,7 +59,7 @@ class _Member(Subscription):
         super().__init__(
             connection,
             connection.box,
-            Item.render,
+            Item.frame if connection.framing else Item.render,
             asked.filter,
             asked.capture,
             scope=connection.principal.scope,
@@ -70,7 +70,7 @@ class _Member(Subscription):
 
     def deliver(self, item: Item, payload: bytes) -> None:
         if self._shared.once(item, payload):
-            self._shared.put(item.rank, payload, mark(self.id, item))
+            self._shared.put(item.rank, payload, mark(self.id, item.place))
 
 
 class Subscriptions:
@@ -166,7 +166,7 @@ class Subscriptions:
                     for item in chunk:
                         payload = member.replay(item)
                         if payload is not None:
-                            box.force(payload, mark(asked.id, item))
+                            box.force(payload, mark(asked.id, item.place))
             connection.service.hub.settle(member)
         except StateError as error:
             log.warning("a replay was cut short: %s", error)
@@ -178,7 +178,6 @@ class Subscriptions:
             self._replays.pop(asked.id, None)
 
 
-def mark(subscription: str, item: Item) -> Mark | None:
+def mark(subscription: str, place: tuple[str, int, int] | None) -> Mark | None:
     """What is remembered of a delivery; None for what has no position."""
-    session, position = item.session, item.position
-    return (subscription, session, *position) if session is not None and position is not None else None
+    return None if place is None else (subscription, *place)

@@ -189,6 +189,8 @@ def serve(settings: Settings, listener: socket.socket) -> int:
                         await asyncio.sleep(0.02)
             await super().shutdown(sockets)
 
+    from deploy.cli.framed import FramedProtocol
+
     quiet = logging.getLogger("uvicorn.error")
     quiet.setLevel(logging.WARNING)
     quiet.addFilter(_expected)
@@ -199,7 +201,7 @@ def serve(settings: Settings, listener: socket.socket) -> int:
         app,
         http=GuardedProtocol if "httptools" in fast else "h11",
         loop="uvloop" if "uvloop" in fast else "asyncio",
-        ws="websockets-sansio",
+        ws=FramedProtocol,
         ws_per_message_deflate=False,
         ws_max_size=2 * settings.max_body,
         lifespan="on",

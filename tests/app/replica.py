@@ -14,6 +14,7 @@ import httpx2
 import uvicorn
 from starlette.applications import Starlette
 
+from deploy.cli.framed import FramedProtocol
 from deploy.cli.serve import listen
 from handlers.app import create_app
 from handlers.clock import Clock, SystemClock
@@ -167,7 +168,7 @@ async def running(
     config = uvicorn.Config(
         app,
         http="httptools",
-        ws="websockets-sansio",
+        ws=FramedProtocol,
         ws_per_message_deflate=False,
         lifespan="on",
         log_config=None,

@@ -205,8 +205,6 @@ async def test_a_stopping_process_closes_with_positions(redis_server: AnyServer)
 
 
 async def test_a_consumer_that_does_not_read_is_let_go(replica: Replica) -> None:
-    from handlers.delivery import Item
-
     async with duplex(replica.url, max_queue=1) as consumer:
         await consumer.hello()
         await consumer.subscribe()
@@ -219,9 +217,7 @@ async def test_a_consumer_that_does_not_read_is_let_go(replica: Replica) -> None
         }
         async with asyncio.timeout(30):
             while not replica.service.counters["sockets.overrun"]:
-                item = Item("own", json.dumps(body).encode(), body)
-                for subscription in list(replica.service.hub._subscriptions):
-                    subscription.offer(item)
+                replica.service.hub.publish("own", json.dumps(body).encode(), "testhost")
                 await asyncio.sleep(0)
         await until(lambda: len(replica.service.hub) == 0)
         assert (await replica.hook("Stop")).headers["aep-stored"] == "yes"

@@ -209,11 +209,9 @@ async def test_a_consumer_that_does_not_read_is_let_go(replica: Replica) -> None
         "severity": "error",
         "data": {"x": "y" * 100_000},
     }
-    item = Item("own", json.dumps(event).encode(), event)
     async with asyncio.timeout(20):
         while len(replica.service.hub):
-            for subscription in list(replica.service.hub._subscriptions):
-                subscription.offer(item)
+            replica.service.hub.publish("own", json.dumps(event).encode(), "testhost")
             await asyncio.sleep(0)
     assert replica.service.counters["streams.overrun"] == 1
     assert (await replica.hook("Stop")).headers["aep-stored"] == "yes"
@@ -240,14 +238,18 @@ def test_what_was_replayed_is_not_repeated_live() -> None:
         body: Any = {"id": str(seq), "source": "s", "session": "s", "type": "a.b", "seq": seq}
         return Item("own", json.dumps(body).encode(), body)
 
-    subscription.offer(event(2))
-    subscription.offer(event(3))
-    subscription.offer(event(4))
+    def offer(seq: int) -> None:
+        item = event(seq)
+        subscription.offer(item, item.body)
+
+    offer(2)
+    offer(3)
+    offer(4)
     for seq in (1, 2, 3):
         assert subscription.replay(event(seq)) is not None
     subscription.release()
-    subscription.offer(event(3))
-    subscription.offer(event(5))
+    offer(3)
+    offer(5)
     assert [json.loads(body)["seq"] for body in box.take()] == [4, 5]
 
 

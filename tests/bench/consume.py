@@ -1,8 +1,10 @@
-"""Many consumers of the event stream in one thread: `python -m tests.bench.consume JSON`.
+"""Many consumers of live events in one thread: `python -m tests.bench.consume JSON`.
 
-Takes `port`, `token`, `consumers`, `paced` (events posted one at a time, for latency) and `burst` (events
-posted by eight connections at once, for throughput). Prints `p50` and `p99` in seconds from the start of a
-post until each consumer has the event, and `rate`, events delivered per second to all of them together.
+Takes `port`, `token`, `server` (process id), `consumers`, `socket` (the mark by which events are counted that
+come over WebSockets, empty for server-sent events), `paced` (events posted one at a time, for latency) and
+`burst` (events posted by eight connections at once, for throughput). Prints `p50` and `p99` in seconds from
+the start of a post until each consumer has the event, `rate`, events delivered per second to all of them
+together, and `cpu`, processor seconds of the server for each of these, the posting included.
 """
 
 from __future__ import annotations
@@ -16,26 +18,45 @@ import time
 from typing import Any
 
 from tests.bench.events import payload
+from tests.bench.lab import processor
 from tests.bench.load import drive
 
-_MARK = b"\ndata:"
 _SETTLE_SECONDS = 1.0
+_UPGRADE = (
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+_GREETING = (
+    {
+        "type": "hello",
+        "versions": ["0.1"],
+        "role": "consumer",
+        "identity": {"agent": "bench", "instance": "bench"},
+    },
+    {"type": "subscribe", "id": "all"},
+)
 
 
 class Consumers:
-    """Open streams, and how many events have come on each."""
+    """Open connections, and how many events have come on each."""
 
-    def __init__(self, port: int, token: str, count: int) -> None:
+    def __init__(self, port: int, token: str, count: int, duplex: str = "") -> None:
         self._selector = selectors.DefaultSelector()
         self.counts = [0] * count
         self._tails = [b""] * count
-        request = f"GET /stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n\r\n"
+        self._mark = duplex.encode() or b"\ndata:"
+        path, more = ("/socket", _UPGRADE) if duplex else ("/stream", "")
+        request = (
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n{more}\r\n"
+        )
         for number in range(count):
             connection = socket.create_connection(("127.0.0.1", port))
             connection.sendall(request.encode())
             answer = connection.recv(65536)
-            if not answer.startswith(b"HTTP/1.1 200"):
+            if not answer.startswith(b"HTTP/1.1 101" if duplex else b"HTTP/1.1 200"):
                 raise ConnectionError(answer[:200].decode(errors="replace"))
+            if duplex:
+                connection.sendall(b"".join(masked(json.dumps(frame).encode()) for frame in _GREETING))
             connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ, number)
 
@@ -47,8 +68,8 @@ class Consumers:
             connection = key.fileobj
             assert isinstance(connection, socket.socket)
             data = self._tails[number] + connection.recv(1 << 20)
-            found = data.count(_MARK)
-            self._tails[number] = data[-len(_MARK) + 1 :]
+            found = data.count(self._mark)
+            self._tails[number] = data[-len(self._mark) + 1 :]
             if found:
                 self.counts[number] += found
                 got.append(number)
@@ -61,6 +82,13 @@ class Consumers:
             if self.poll(0.05):
                 last = time.perf_counter()
         return last
+
+
+def masked(payload: bytes) -> bytes:
+    """A text frame of a client (RFC 6455 §5.2), masked with zeros."""
+    size = len(payload)
+    head = bytes([0x81, 0x80 | size]) if size < 126 else bytes([0x81, 0xFE]) + size.to_bytes(2, "big")
+    return head + bytes(4) + payload
 
 
 def paced(consumers: Consumers, wanted: dict[str, Any]) -> list[float]:
@@ -93,11 +121,11 @@ def paced(consumers: Consumers, wanted: dict[str, Any]) -> list[float]:
 
 def run(wanted: dict[str, Any]) -> dict[str, float]:
     """Do it."""
-    consumers = Consumers(wanted["port"], wanted["token"], wanted["consumers"])
+    consumers = Consumers(wanted["port"], wanted["token"], wanted["consumers"], wanted["socket"])
     consumers.settle()
     latencies = sorted(paced(consumers, wanted))
     consumers.settle()
-    before = sum(consumers.counts)
+    before, used = sum(consumers.counts), processor(wanted["server"])
     began = time.perf_counter()
     drive(
         {
@@ -111,10 +139,12 @@ def run(wanted: dict[str, Any]) -> dict[str, float]:
         }
     )
     ended = consumers.settle()
+    delivered = sum(consumers.counts) - before
     return {
         "p50": latencies[len(latencies) // 2],
         "p99": latencies[len(latencies) * 99 // 100],
-        "rate": (sum(consumers.counts) - before) / (ended - began),
+        "rate": delivered / (ended - began),
+        "cpu": (processor(wanted["server"]) - used) / delivered,
     }
 
 

@@ -1,4 +1,4 @@
-"""One event to many consumers of `GET /stream`."""
+"""One event to many consumers of `GET /stream` and of `/socket`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from tests.bench.events import payload
 from tests.bench.figures import Figure, Missing, quantile, ratio
 from tests.bench.lab import ROOT, TOKEN, Lab, Server, post
 
-TITLE = "Fan-out: server-sent events, one process"
+TITLE = "Fan-out: server-sent events and WebSockets, one process"
+# What each event has once: ours in its envelope, the floor's in the hook payload that it hands on.
+_OURS, _FLOOR = '"session":"', '"session_id":"'
+
+_NAMES = (
+    ("p50", "ms", 1e3),
+    ("p99", "ms", 1e3),
+    ("rate", "events/s delivered", 1),
+    ("cpu", "µs of the process for each delivery", 1e6),
+)
 
 
-def consume(lab: Lab, server: Server, **wanted: int) -> dict[str, float]:
+def consume(lab: Lab, server: Server, **wanted: int | str) -> dict[str, float]:
     """Run the consumers; see `tests.bench.consume`."""
-    arguments = json.dumps({"port": server.port, "token": TOKEN} | wanted)
+    arguments = json.dumps({"port": server.port, "token": TOKEN, "server": server.process.pid} | wanted)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.consume", arguments],
         stdout=subprocess.PIPE,
@@ -46,19 +55,20 @@ def run(lab: Lab) -> list[Figure]:
         Figure("post to a raw XREAD of the feed (floor), p50", feed * 1000, "ms"),
         Figure("post to a raw XREAD of the feed (floor), p99", quantile(raw, 0.99) * 1000, "ms"),
     ]
-    for consumers in (50,) if lab.short else (1, 100, 500):
-        ours: list[dict[str, float]] = []
-        floors: list[dict[str, float]] = []
-        wanted = {"consumers": consumers, "paced": lab.pick(100, 30), "burst": lab.pick(400, 100)}
-        for _ in range(lab.pick(3, 1)):
-            ours.append(consume(lab, service, **wanted))
-            floors.append(consume(lab, fan, **wanted))
-        for name, unit, scale in (("p50", "ms", 1e3), ("p99", "ms", 1e3), ("rate", "events/s delivered", 1)):
-            mine, theirs = ([one[name] for one in series] for series in (ours, floors))
-            label = f"{consumers} consumer{'s' * (consumers > 1)}, {name}"
-            figures.append(
-                Figure(label, median(mine) * scale, unit, "queues in memory, no Redis", ratio(mine, theirs))
-            )
+    for binding, marks in (("SSE", ("", "")), ("WS", (_OURS, _FLOOR))):
+        for consumers in (50,) if lab.short else (1, 100, 500):
+            ours: list[dict[str, float]] = []
+            floors: list[dict[str, float]] = []
+            wanted = {"consumers": consumers, "paced": lab.pick(100, 30), "burst": lab.pick(400, 100)}
+            for _ in range(lab.pick(3, 1)):
+                ours.append(consume(lab, service, **wanted, socket=marks[0]))
+                floors.append(consume(lab, fan, **wanted, socket=marks[1]))
+            # With one consumer it is the posting that takes the time.
+            for name, unit, scale in _NAMES if consumers > 1 else _NAMES[:3]:
+                mine, theirs = ([one[name] for one in series] for series in (ours, floors))
+                label = f"{binding}, {consumers} consumer{'s' * (consumers > 1)}, {name}"
+                floor = "queues in memory, no Redis"
+                figures.append(Figure(label, median(mine) * scale, unit, floor, ratio(mine, theirs)))
     return figures
 
 

@@ -13,7 +13,8 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 _SCRIPT = """
 local n = redis.call('INCR', KEYS[1])
@@ -111,6 +112,17 @@ class _Fan:
             queue.put_nowait(message)
         return Response(b"{}", media_type="application/json")
 
+    async def socket(self, websocket: WebSocket) -> None:
+        await websocket.accept()
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self.queues.add(queue)
+        try:
+            while True:
+                message = await queue.get()
+                await websocket.send_text(message[message.index(b"{") : -2].decode())
+        finally:
+            self.queues.discard(queue)
+
     async def stream(self, _: Request) -> Response:
         return StreamingResponse(self._messages(), media_type="text/event-stream")
 
@@ -138,7 +150,11 @@ tiny = Starlette(routes=[Route("/hook", _tiny, methods=["POST"])])
 script = Starlette(routes=[Route("/hook", _script, methods=["POST"])], lifespan=_connected)
 # Events to many consumers out of memory, without Redis.
 fan = Starlette(
-    routes=[Route("/hook", _fan.hook, methods=["POST"]), Route("/stream", _fan.stream, methods=["GET"])]
+    routes=[
+        Route("/hook", _fan.hook, methods=["POST"]),
+        Route("/stream", _fan.stream, methods=["GET"]),
+        WebSocketRoute("/socket", _fan.socket),
+    ]
 )
 
 _holds = _Holds()

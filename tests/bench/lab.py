@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import json
 import os
 import platform
@@ -27,7 +26,15 @@ SHIM = ROOT / "deploy" / "shim" / "kimi_hook.py"
 TOKEN = "bench-token-bench-token-bench-token"
 _READY_SECONDS = 20.0
 _REDIS = "{} --port 0 --unixsocket {} --dir {} --appendonly yes --appendfsync everysec"
-_UVICORN = "uvicorn {} --port {} --loop {} --http {} --no-access-log --log-level warning --backlog 2048"
+
+
+def processor(pid: int) -> float:
+    """Processor seconds of a process, in steps of 10 ms; raises Missing where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        raise Missing("processor time is read from /proc") from None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +47,8 @@ class Server:
     url: str = ""
 
     def cpu(self) -> float:
-        """Processor seconds it has used, in steps of 10 ms; raises Missing where the system does not tell."""
-        try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        except FileNotFoundError:
-            raise Missing("processor time is read from /proc") from None
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor seconds it has used; see `processor`."""
+        return processor(self.process.pid)
 
     def memory(self) -> int:
         """Resident bytes."""
@@ -136,11 +139,9 @@ class Lab:
         """An ASGI application under uvicorn, as the service runs."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = int(free.getsockname()[1])
-        loop = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
-        protocol = "httptools" if importlib.util.find_spec("httptools") else "h11"
         process = self.start(
             name,
-            (sys.executable, "-m", *_UVICORN.format(target, port, loop, protocol).split()),
+            (sys.executable, "-m", "tests.bench.serve", target, str(port)),
             environment=environment,
             core=core,
         )
