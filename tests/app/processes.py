@@ -14,13 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-class Process:
-    """A running `aep-kimi serve`; `url` is where it listens."""
+class Command:
+    """A running `aep-kimi` of its own environment; `lines` are what it has said so far."""
 
-    def __init__(self, environment: dict[str, str], *, port: int = 0) -> None:
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AEP_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.cli.main", "serve", "--port", str(port)],
+            [sys.executable, "-m", "deploy.cli.main", *arguments],
             cwd=ROOT,
             env=kept | environment,
             stdout=subprocess.PIPE,
@@ -28,43 +28,59 @@ class Process:
             text=True,
         )
         self.lines: list[str] = []
-        self.url = self._until_ready()
+        self._begun()
         # The pipe must be read, or a talkative process would stop at it.
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
     def terminate(self, seconds: float = 15) -> int:
         """SIGTERM; the exit code."""
         self.process.terminate()
-        return self._ended(seconds)
+        return self.ended(seconds)
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """`kill -9`, for a frozen one too."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-        self._ended(15)
+        self.ended(15)
 
-    def _ended(self, seconds: float) -> int:
+    def ended(self, seconds: float = 60) -> int:
+        """The exit code, when it has ended by itself."""
         code = self.process.wait(seconds)
         self._reader.join(5)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
 
-    def _until_ready(self) -> str:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
-            if " ready on " in line:
-                return line.partition(" ready on ")[2].split()[0]
-        self.process.wait(15)
-        self.process.stdout.close()
-        raise RuntimeError("the service did not start: " + " / ".join(self.lines))
+    def _begun(self) -> None:
+        """Wait until it can be used."""
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
+
+
+class Process(Command):
+    """A running `aep-kimi serve`; `url` is where it listens."""
+
+    def __init__(self, environment: dict[str, str], *, port: int = 0) -> None:
+        self.url = ""
+        super().__init__(environment, "serve", "--port", str(port))
+
+    def _begun(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if " ready on " in line:
+                self.url = line.partition(" ready on ")[2].split()[0]
+                return
+        self.process.wait(15)
+        self.process.stdout.close()
+        raise RuntimeError("the service did not start: " + " / ".join(self.lines))
 
 
 @contextlib.contextmanager

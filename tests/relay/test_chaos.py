@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.app.duplex import Frame, command, duplex
-from tests.app.processes import ROOT, Process
+from tests.app.processes import Command, Process
 from tests.app.replica import Event, Messages, Replica, fresh_prefix, running, until
 from tests.relay.lab import AUTHORIZATION, TOKEN, arrives, streams
 from tests.servers import AnyServer, Server, free_port
@@ -29,44 +25,17 @@ KILLS = 10
 SESSIONS = [f"s{number}" for number in range(6)]
 
 
-class LinkProcess:
+class LinkProcess(Command):
     """A running `aep-kimi relay`."""
 
-    def __init__(self, environment: dict[str, str], *options: str) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("AEP_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.cli.main", "relay", *options],
-            cwd=ROOT,
-            env=kept | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+    def __init__(self, environment: dict[str, str]) -> None:
+        super().__init__(environment, "relay")
 
     @property
     def bound(self) -> bool:
         """Whether the last it said of the matter is that it is linked."""
         told = [line for line in self.lines if "linked" in line]
         return bool(told) and "not linked" not in told[-1]
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def ended(self, seconds: float = 20) -> int:
-        """The exit code."""
-        code = self.process.wait(seconds)
-        self._reader.join(5)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
 
 
 @contextlib.contextmanager
@@ -78,9 +47,7 @@ def links(count: int, environment: dict[str, str]) -> Iterator[list[LinkProcess]
     finally:
         for link in started:
             if link.process.poll() is None:
-                link.signal(signal.SIGCONT)
-                link.signal(signal.SIGKILL)
-                link.ended()
+                link.kill()
 
 
 class Relay:

@@ -44,7 +44,7 @@ async def test_everything_is_written_once(redis_server: AnyServer, tmp_path: Pat
             await session(replica, f"while{number}")
             await session(replica, "always", 2)
             await arrives(lambda: holds(replica, tmp_path))
-            assert await asyncio.to_thread(sink.stop) == 0
+            assert await asyncio.to_thread(sink.terminate) == 0
             assert sink.lines[-1].endswith("events written")
             await session(replica, f"between{number}")
         names = ids(tmp_path)
@@ -78,17 +78,18 @@ async def test_an_endpoint_that_is_not_there_is_waited_for(redis_server: AnyServ
     environment = {
         "AEP_REDIS_URL": redis_server.url,
         "AEP_REDIS_PREFIX": fresh_prefix(),
+        "AEP_SHARDS": str(redis_server.shards),
         "AEP_EMITTER": "host",
     }
     replica = await asyncio.to_thread(lambda: Process(environment, port=port))
     try:
         async with running(
-            redis_server.url, redis_prefix=environment["AEP_REDIS_PREFIX"], emitter="host"
+            redis_server, redis_prefix=environment["AEP_REDIS_PREFIX"], emitter="host"
         ) as feeder:
             await session(feeder, "s1")
             await arrives(lambda: holds(feeder, tmp_path))
     finally:
-        await asyncio.to_thread(sink.stop)
+        await asyncio.to_thread(sink.terminate)
         await asyncio.to_thread(replica.kill)
 
 
@@ -124,7 +125,7 @@ async def test_what_looks_like_the_end_of_a_line_ends_none(
 
         assert list(ours) == [name]
         await arrives(whole)
-        assert await asyncio.to_thread(sink.stop) == 0
+        assert await asyncio.to_thread(sink.terminate) == 0
         assert not any("no events" in line for line in sink.lines)
 
 
@@ -248,7 +249,7 @@ async def test_killed_at_random_it_has_everything_once(
         sink = Sink(tmp_path, url, "--sync", "0.02", "--rotate", "8k")
         await until(lambda: any("writing to" in line for line in sink.lines))
         await arrives(lambda: holds(replica, tmp_path), 60)
-        assert await asyncio.to_thread(sink.stop) == 0
+        assert await asyncio.to_thread(sink.terminate) == 0
         names = ids(tmp_path)
         assert len(names) == len(set(names))
         assert repaired > 3
