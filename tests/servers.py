@@ -1,4 +1,10 @@
-"""Redis-compatible servers for tests: one alone, or a small cluster; started, frozen, killed, restarted."""
+"""Redis-compatible servers for tests: one alone, or a small cluster; started, frozen, killed, restarted.
+
+`AEP_TEST_REDIS` names the shape that every test runs in. Unset or `embedded`: our own default's program on a
+unix socket. `redis`, `valkey` or a path: that program. `cluster` or `cluster:NAME`: three nodes of it with 16
+shards. `acl` or `acl:NAME`: that program, used with restricted rights. A URL: that server, which the tests
+empty; the servers that they kill are then of the default program.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -22,19 +28,67 @@ from redis.retry import Retry
 
 from state import embedded
 
+Copy: TypeAlias = list[list[tuple[bytes, bytes, int]]]
+"""Name, value and lifetime of every key, by node."""
+
 
 class AnyServer(Protocol):
-    """What the `redis_url` fixture needs of a server or a cluster."""
+    """A server or a cluster: `url` is for the code that is tested, `admin_url` for what only a test does."""
 
     url: str
+    admin_url: str
     shards: int
 
-    def flush(self) -> None: ...
-    def stop(self) -> None: ...
+    def run(self, *command: Any) -> Any:
+        """Run one command as the administrator, on every node; the reply of the first."""
+
+    def held(self) -> dict[bytes, int]:
+        """Every key and the milliseconds it has left, -1 for one that lives for ever."""
+
+    def flush(self) -> None:
+        """Empty it."""
+
+    def stop(self) -> None:
+        """End it and remove its data."""
 
 
-def program(name: str = "embedded") -> str:
-    """Path of a server program: `embedded`, `redis` or `valkey` from PATH, or a path."""
+class OwnServer(AnyServer, Protocol):
+    """One that a test may do anything to; in a cluster it is done to every node."""
+
+    def start(self) -> None:
+        """Start it, on the data it left behind, and wait until it answers."""
+
+    def kill(self) -> None:
+        """Kill it the hard way and wait for its end."""
+
+    def freeze(self) -> None:
+        """Stop it without closing anything."""
+
+    def thaw(self) -> None:
+        """Let it go on."""
+
+    def forget(self) -> None:
+        """Remove the data of one that was killed."""
+
+    def copy(self) -> Copy:
+        """What it holds now."""
+
+    def restore(self, copy: Copy) -> None:
+        """Put back what it held, into an empty one."""
+
+
+def shape() -> tuple[str, str]:
+    """The shape that tests run in (`alone`, `cluster`, `acl` or a URL) and the name of the server program."""
+    name = os.environ.get("AEP_TEST_REDIS") or "embedded"
+    if "://" in name:
+        return name, "embedded"
+    kind, _, rest = name.partition(":")
+    return (kind, rest or "embedded") if kind in ("cluster", "acl") else ("alone", name)
+
+
+def program(name: str | None = None) -> str:
+    """Path of a server program: `embedded`, `redis`, `valkey`, or a path; the shape's unless it is named."""
+    name = name or shape()[1]
     if name == "embedded":
         binary = embedded.find()
         assert binary is not None, "no server program was found"
@@ -62,7 +116,7 @@ class Server:
 
     def __init__(
         self,
-        name: str = "embedded",
+        name: str | None = None,
         *,
         port: int | None = None,
         aof: bool = False,
@@ -81,12 +135,12 @@ class Server:
             self.path = ""
             self.url = f"redis://127.0.0.1:{port}"
             self._command += ["--port", str(port), "--bind", "127.0.0.1"]
+        self.admin_url = self.url
         self._command += options
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
-        """Start the process, on the data it left behind, and wait until it answers."""
         if self.path and os.path.exists(self.path):
             os.unlink(self.path)
         self.process = subprocess.Popen(
@@ -105,84 +159,177 @@ class Server:
 
     def run(self, *command: Any) -> Any:
         """Run one command on a connection of its own."""
+        with self._connection() as redis:
+            return redis.execute_command(*command)
+
+    def held(self) -> dict[bytes, int]:
+        with self._connection() as redis:
+            return _held(redis)
+
+    def copy(self) -> Copy:
+        with self._connection() as redis:
+            return [[(name, redis.dump(name), ttl) for name, ttl in _held(redis).items()]]
+
+    def restore(self, copy: Copy) -> None:
+        with self._connection() as redis:
+            for name, value, ttl in copy[0]:
+                redis.restore(name, max(ttl, 0), value)
+
+    def _connection(self) -> Redis:
         where: dict[str, Any] = (
             {"unix_socket_path": self.path} if self.path else {"host": "127.0.0.1", "port": self.port}
         )
-        retry = Retry(NoBackoff(), 0)
-        with Redis(**where, protocol=2, retry=retry, socket_timeout=10) as redis:
-            return redis.execute_command(*command)
+        return Redis(**where, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=10)
 
     def flush(self) -> None:
-        """Empty it."""
         self.run("FLUSHALL")
 
     def freeze(self) -> None:
-        """Stop the process without closing anything."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill it the hard way and wait for its end."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait(10)
 
+    def forget(self) -> None:
+        for entry in self.directory.glob("append*"):
+            shutil.rmtree(entry)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there, frozen or not."""
+        return self.process is not None and self.process.poll() is None
+
     def stop(self) -> None:
-        """Kill it and remove its data."""
-        if self.process is not None and self.process.poll() is None:
+        if self.alive:
             self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _signal(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None and self.alive:
             self.process.send_signal(number)
 
 
-# What docs/state.md gives a user of a shared Redis, for the prefixes that tests use.
+def _held(redis: Redis) -> dict[bytes, int]:
+    names: list[bytes] = sorted(redis.scan_iter(count=1000))
+    with redis.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.pttl(name)
+        # -2 is one that ran out in between.
+        return {name: ttl for name, ttl in zip(names, pipeline.execute(), strict=True) if ttl != -2}
+
+
+# The prefixes that tests use: the default one, and those that are made anew for each deployment of a test.
+PATTERNS = ("aep:*", "t[0-9]*:*")
+
+# What docs/state.md gives a user of a shared Redis.
 RIGHTS = "-@all +@read +@write +@scripting +@connection -@dangerous +time +wait +info"
+
+
+def restricted(*more: str) -> list[str]:
+    """The options that make the service's user; from the command line it is there after a restart, too."""
+    patterns = (f"~{pattern}" for pattern in PATTERNS)
+    return ["--user", "aep", "on", ">secret", *patterns, *RIGHTS.split(), *more]
 
 
 class Restricted(Server):
     """A server on which the service is a user with the rights of docs/state.md and no others."""
 
-    def __init__(self, name: str = "embedded") -> None:
-        super().__init__(name)
-        self.run("ACL", "SETUSER", "aep", "on", ">secret", "~aep:*", "~t[0-9]*:*", *RIGHTS.split())
-        self.url = self.url.replace("unix://", "unix://aep:secret@")
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        port: int | None = None,
+        aof: bool = False,
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(name, port=port, aof=aof, options=[*restricted(), *options])
+        self.url = self.url.replace("://", "://aep:secret@")
 
 
 class ClusterServers:
     """Three primaries that share the slots evenly."""
 
-    def __init__(self, name: str = "embedded", nodes: int = 3, shards: int = 16) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        nodes: int = 3,
+        shards: int = 16,
+        *,
+        aof: bool = False,
+        options: Sequence[str] = (),
+    ) -> None:
         self.shards = shards
-        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
-        self.nodes = [Server(name, port=free_port(10000), options=options) for _ in range(nodes)]
+        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", *options]
+        self.nodes = [Server(name, port=free_port(10000), aof=aof, options=options) for _ in range(nodes)]
         for number, node in enumerate(self.nodes):
             first, last = 16384 * number // nodes, 16384 * (number + 1) // nodes
             node.run("CLUSTER", "ADDSLOTS", *range(first, last))
             node.run("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for node in self.nodes[1:]:
             node.run("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
-        until = time.monotonic() + 20
-        while not all(self._whole(node) for node in self.nodes):
-            assert time.monotonic() < until, "the cluster did not come together"
-            time.sleep(0.05)
+        self._come_together()
         self.url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        self.admin_url = self.url
+
+    def run(self, *command: Any) -> Any:
+        first, *_ = [node.run(*command) for node in self.nodes]
+        return first
+
+    def held(self) -> dict[bytes, int]:
+        return {name: ttl for node in self.nodes for name, ttl in node.held().items()}
+
+    def copy(self) -> Copy:
+        return [node.copy()[0] for node in self.nodes]
+
+    def restore(self, copy: Copy) -> None:
+        for node, part in zip(self.nodes, copy, strict=True):
+            node.restore([part])
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        self._come_together()
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def freeze(self) -> None:
+        for node in self.nodes:
+            node.freeze()
+
+    def thaw(self) -> None:
+        for node in self.nodes:
+            node.thaw()
+
+    def forget(self) -> None:
+        for node in self.nodes:
+            node.forget()
 
     def flush(self) -> None:
-        """Empty every node."""
         for node in self.nodes:
             node.flush()
 
     def stop(self) -> None:
-        """Kill the nodes and remove their data."""
         for node in self.nodes:
             node.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its processes are there, frozen or not."""
+        return all(node.alive for node in self.nodes)
+
+    def _come_together(self) -> None:
+        until = time.monotonic() + 20
+        while not all(self._whole(node) for node in self.nodes):
+            assert time.monotonic() < until, "the cluster did not come together"
+            time.sleep(0.05)
 
     def _whole(self, node: Server) -> bool:
         if not re.search(r"cluster_state\W+ok", str(node.run("CLUSTER", "INFO"))):
@@ -194,30 +341,37 @@ class Elsewhere:
     """A server that somebody else runs, by its URL; it is emptied before each test."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url = self.admin_url = url
         self.shards = int(os.environ.get("AEP_TEST_SHARDS", "1"))
 
+    def run(self, *command: Any) -> Any:
+        with Redis.from_url(self.url, protocol=2) as redis:
+            return redis.execute_command(*command)
+
+    def held(self) -> dict[bytes, int]:
+        with Redis.from_url(self.url, protocol=2) as redis:
+            return _held(redis)
+
     def flush(self) -> None:
-        """Empty it."""
-        with Redis.from_url(self.url) as redis:
-            redis.flushall()
+        self.run("FLUSHALL")
 
     def stop(self) -> None:
         """It is not ours to stop."""
 
 
-def from_environment() -> AnyServer:
-    """The server that `AEP_TEST_REDIS` names.
+def own() -> Server | ClusterServers:
+    """A server in the shape of this run, with an append-only log."""
+    kind, name = shape()
+    make = {"cluster": ClusterServers, "acl": Restricted}.get(kind, Server)
+    # Written at once, whatever the disk does: all that a killed server told is in its log.
+    return make(name, aof=True, options=["--appendfsync", "no"])
 
-    Unset or `embedded`: our own default's program on a unix socket. `redis`, `valkey` or a path: that
-    program. `cluster` or `cluster:NAME`: three nodes of it with 16 shards. `acl` or `acl:NAME`: that program,
-    used with restricted rights. A URL: that server, which the tests empty.
-    """
-    name = os.environ.get("AEP_TEST_REDIS") or "embedded"
-    if "://" in name:
-        return Elsewhere(name)
-    if name.partition(":")[0] == "cluster":
-        return ClusterServers(name.partition(":")[2] or "embedded")
-    if name.partition(":")[0] == "acl":
-        return Restricted(name.partition(":")[2] or "embedded")
-    return Server(name)
+
+def from_environment() -> AnyServer:
+    """The server of this run: in the shape that `AEP_TEST_REDIS` names, without a log."""
+    kind, name = shape()
+    if kind == "cluster":
+        return ClusterServers(name)
+    if kind == "acl":
+        return Restricted(name)
+    return Elsewhere(kind) if "://" in kind else Server(name)

@@ -58,6 +58,7 @@ async def test_nothing_is_lost_or_doubled(redis_server: AnyServer, count: int) -
     environment = {
         "AEP_REDIS_URL": redis_server.url,
         "AEP_REDIS_PREFIX": fresh_prefix(),
+        "AEP_SHARDS": str(redis_server.shards),
         "AEP_HOOK_TIMEOUT_MS": "5000",
     }
     with processes(4, environment) as replicas:

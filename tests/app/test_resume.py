@@ -173,9 +173,13 @@ async def test_many_consumers_on_one_process(redis_server: AnyServer, count: int
     """Memory and Redis connections, for SSE and for WebSocket; connections do not grow with consumers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8_192)), hard))
-    environment = {"AEP_REDIS_URL": redis_server.url, "AEP_REDIS_PREFIX": fresh_prefix()}
+    environment = {
+        "AEP_REDIS_URL": redis_server.url,
+        "AEP_REDIS_PREFIX": fresh_prefix(),
+        "AEP_SHARDS": str(redis_server.shards),
+    }
     with processes(1, environment) as (process,):
-        async with running(redis_server.url, redis_prefix=environment["AEP_REDIS_PREFIX"]) as feeder:
+        async with running(redis_server, redis_prefix=environment["AEP_REDIS_PREFIX"]) as feeder:
             await feeder.hook("Notification", "warm")
             for binding in ("sse", "ws"):
                 before = _resident_kib(process.process.pid)
@@ -222,8 +226,7 @@ def _resident_kib(pid: int) -> int:
 
 
 def _connections(server: AnyServer) -> int:
-    run = getattr(server, "run", None)
-    return len(run("CLIENT", "LIST").splitlines()) if run is not None else 0
+    return len(server.run("CLIENT", "LIST").splitlines())
 
 
 async def test_a_subscriber_is_live_at_once(redis_server: AnyServer) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.app.replica import Event
 from tests.control.desk import TERMINALS, TOKEN, about, desk
 from tests.control.fleet import Node, fleet
-from tests.servers import Server
+from tests.servers import OwnServer
 
 pytestmark = pytest.mark.chaos
 
@@ -43,7 +43,7 @@ async def settled(node: Node, requests: list[Event], seconds: float) -> float:
         await asyncio.sleep(0.2)
 
 
-async def test_a_killed_holder_leaves_no_gate(own_server: Server) -> None:
+async def test_a_killed_holder_leaves_no_gate(own_server: OwnServer) -> None:
     async with fleet(own_server, 3) as (dying, other, third), desk(other.url) as human:
         held = [dying.hold(f"dead{number}") for number in range(30)]
         alive = third.hold("alive")
@@ -77,7 +77,7 @@ async def test_a_killed_holder_leaves_no_gate(own_server: Server) -> None:
         assert await alive.verdict() is not None
 
 
-async def test_a_killed_shim_closes_its_gate_at_once(own_server: Server) -> None:
+async def test_a_killed_shim_closes_its_gate_at_once(own_server: OwnServer) -> None:
     async with fleet(own_server, 2) as (one, other), desk(other.url) as human:
         for number, signal_ in enumerate((signal.SIGKILL, signal.SIGTERM)):
             call = f"shim_{number}"
@@ -109,7 +109,7 @@ async def test_a_killed_shim_closes_its_gate_at_once(own_server: Server) -> None
             await shim.wait()
 
 
-async def test_a_hold_survives_a_restart_of_redis_with_its_data(own_server: Server) -> None:
+async def test_a_hold_survives_a_restart_of_redis_with_its_data(own_server: OwnServer) -> None:
     async with fleet(own_server, 2) as (one, other), desk(other.url) as human:
         await one.hook("UserPromptSubmit")
         held = [one.hold(), one.hold("s2")]
@@ -129,7 +129,7 @@ async def test_a_hold_survives_a_restart_of_redis_with_its_data(own_server: Serv
         assert about(events, requests[1]) == ["requested", "answered allow", "resolved answered"]
 
 
-async def test_without_redis_the_agent_is_let_go_in_its_time(own_server: Server) -> None:
+async def test_without_redis_the_agent_is_let_go_in_its_time(own_server: OwnServer) -> None:
     async with (
         fleet(own_server, 2, AEP_ATTENTION_TIMEOUT_MS="4000") as (one, other),
         desk(other.url) as human,
@@ -152,7 +152,7 @@ async def test_without_redis_the_agent_is_let_go_in_its_time(own_server: Server)
             assert "answered allow" not in about(events, request)
 
 
-async def test_a_redis_that_lost_everything_frees_what_is_held(own_server: Server) -> None:
+async def test_a_redis_that_lost_everything_frees_what_is_held(own_server: OwnServer) -> None:
     async with fleet(own_server, 2) as (one, other), desk(other.url) as human:
         held = [one.hold(f"s{number}") for number in range(5)]
         requests = [await human.request(hold.call) for hold in held]
@@ -172,7 +172,7 @@ async def test_a_redis_that_lost_everything_frees_what_is_held(own_server: Serve
         assert about(events, requests[0]) == []
 
 
-async def test_a_frozen_holder_is_overtaken_and_applies_nothing(own_server: Server) -> None:
+async def test_a_frozen_holder_is_overtaken_and_applies_nothing(own_server: OwnServer) -> None:
     async with fleet(own_server, 2) as (frozen, other), desk(other.url) as human:
         held = [frozen.hold("s1"), frozen.hold("s2")]
         requests = [await human.request(hold.call) for hold in held]
@@ -193,7 +193,7 @@ async def test_a_frozen_holder_is_overtaken_and_applies_nothing(own_server: Serv
             assert about(events, request) == ["requested", "resolved dismissed"]
 
 
-async def test_a_redis_that_stands_still_accuses_nobody(own_server: Server) -> None:
+async def test_a_redis_that_stands_still_accuses_nobody(own_server: OwnServer) -> None:
     async with fleet(own_server, 2) as (one, other), desk(other.url) as human:
         held = one.hold()
         request = await human.request(held.call)

@@ -16,7 +16,7 @@ import pytest
 from tests.app.duplex import command
 from tests.control.desk import RESPOND, TOKEN, Desk, desk
 from tests.control.fleet import Node, fleet
-from tests.servers import Server
+from tests.servers import OwnServer
 
 pytestmark = pytest.mark.chaos
 
@@ -57,7 +57,7 @@ class Line:
         self._writer.close()
 
 
-async def test_two_thousand_held_calls(own_server: Server) -> None:
+async def test_two_thousand_held_calls(own_server: OwnServer) -> None:
     async with fleet(own_server, 1, AEP_ATTENTION_TIMEOUT_MS="400000") as (node,), desk(node.url) as human:
         before_rate = await best(node)
         before_memory, before_links = memory(node), links(own_server)
@@ -152,6 +152,6 @@ def memory(node: Node) -> int:
     return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def links(server: Server) -> int:
+def links(server: OwnServer) -> int:
     """Connections to Redis."""
     return len(str(server.run("CLIENT", "LIST")).split("id=")) - 1

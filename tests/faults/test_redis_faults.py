@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import time
 from collections import Counter
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.app.replica import Event, Replica, running, until
 from tests.faults.lossy import lossy
-from tests.servers import Server
+from tests.servers import OwnServer
 
 pytestmark = pytest.mark.slow
 
@@ -20,11 +19,10 @@ AT_ONCE = 0.3 + 0.5
 """The bound of 300 ms, and what a busy machine may add to any request."""
 
 
-def restart_empty(server: Server) -> None:
+def restart_empty(server: OwnServer) -> None:
     """Come back without any data."""
     server.kill()
-    for entry in server.directory.glob("append*"):
-        shutil.rmtree(entry)
+    server.forget()
     server.start()
 
 
@@ -63,7 +61,7 @@ async def all_events(replica: Replica) -> list[Event]:
     return [event for event in events if event.get("subject") != "probe"]
 
 
-async def test_stopped(own_server: Server) -> None:
+async def test_stopped(own_server: OwnServer) -> None:
     async with running(own_server, hook_timeout_ms=250) as replica:
         told = {"before": (await post(replica, "before"))[0]}
         own_server.kill()
@@ -86,7 +84,7 @@ async def test_stopped(own_server: Server) -> None:
         await until(lambda: replica.service.problem() is None)
 
 
-async def test_frozen_for_eight_seconds(own_server: Server) -> None:
+async def test_frozen_for_eight_seconds(own_server: OwnServer) -> None:
     async with running(own_server, hook_timeout_ms=250) as replica:
         told = {"before": (await post(replica, "before"))[0]}
         own_server.freeze()
@@ -116,7 +114,7 @@ async def test_frozen_for_eight_seconds(own_server: Server) -> None:
         print(f"of which applied: {sum(seen[name] for name in unknown)}")
 
 
-async def test_restarted_empty(own_server: Server) -> None:
+async def test_restarted_empty(own_server: OwnServer) -> None:
     async with running(own_server, hook_timeout_ms=250) as replica:
         await post(replica, "before")
         last = (await all_events(replica))[-1]["seq"]
@@ -133,7 +131,7 @@ async def test_restarted_empty(own_server: Server) -> None:
                 await stream.until_events(1, seconds=15)
 
 
-async def test_scripts_flushed(own_server: Server) -> None:
+async def test_scripts_flushed(own_server: OwnServer) -> None:
     async with running(own_server, hook_timeout_ms=250) as replica:
         told = {}
         for number in range(6):
@@ -143,7 +141,7 @@ async def test_scripts_flushed(own_server: Server) -> None:
         check(told, await all_events(replica))
 
 
-async def test_everything_flushed_between_hooks(own_server: Server) -> None:
+async def test_everything_flushed_between_hooks(own_server: OwnServer) -> None:
     async with running(own_server, hook_timeout_ms=250) as replica:
         tops = []
         for number in range(6):
@@ -153,7 +151,7 @@ async def test_everything_flushed_between_hooks(own_server: Server) -> None:
         assert tops == sorted(set(tops))
 
 
-async def test_replies_lost_on_the_way_back(own_server: Server) -> None:
+async def test_replies_lost_on_the_way_back(own_server: OwnServer) -> None:
     with lossy(own_server.url) as (url, proxy):
         async with running(url, hook_timeout_ms=2_000) as replica:
             told = {}
@@ -166,7 +164,7 @@ async def test_replies_lost_on_the_way_back(own_server: Server) -> None:
             check(told, await all_events(replica))
 
 
-async def test_replies_lost_beyond_the_deadline(own_server: Server) -> None:
+async def test_replies_lost_beyond_the_deadline(own_server: OwnServer) -> None:
     with lossy(own_server.url) as (url, proxy):
         async with running(url, hook_timeout_ms=250) as replica:
             await post(replica, "before")
@@ -180,7 +178,7 @@ async def test_replies_lost_beyond_the_deadline(own_server: Server) -> None:
             assert seen["lost"] == 1
 
 
-async def test_a_read_only_server_is_not_a_place_to_store(own_server: Server) -> None:
+async def test_a_read_only_server_is_not_a_place_to_store(own_server: OwnServer) -> None:
     async with running(own_server, hook_timeout_ms=250) as replica:
         assert (await post(replica, "before"))[0] == "yes"
         assert own_server.run("REPLICAOF", "127.0.0.1", "1")

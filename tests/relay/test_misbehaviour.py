@@ -13,7 +13,7 @@ from state.sessions import Bounds
 from tests.app.replica import Event, Replica, running, until
 from tests.relay.lab import TOKEN, Fake, arrives, linked, relays, same, streams
 from tests.relay.test_link import work
-from tests.servers import AnyServer, Server
+from tests.servers import AnyServer, OwnServer
 
 
 def order(events: list[Event]) -> dict[str, list[int]]:
@@ -268,7 +268,7 @@ async def test_a_new_connection_owns_what_lives_and_repeats_open_requests(redis_
             await whole(service, relay)
 
 
-async def test_a_redis_that_is_away_ends_the_link_in_time(own_server: Server) -> None:
+async def test_a_redis_that_is_away_ends_the_link_in_time(own_server: OwnServer) -> None:
     async with (
         running(own_server, hook_timeout_ms=300) as service,
         Fake() as relay,
@@ -291,7 +291,7 @@ async def test_a_redis_that_is_away_ends_the_link_in_time(own_server: Server) ->
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-async def test_a_redis_that_restarts(own_server: Server, emptied: bool) -> None:
+async def test_a_redis_that_restarts(own_server: OwnServer, emptied: bool) -> None:
     async with running(own_server) as service, Fake() as relay, linked(service, relay.url):
         await work(service, "s1", 2)
         await whole(service, relay)

@@ -23,7 +23,7 @@ from state.connection import Client, Limits, connect
 from state.keys import Keys, SessionKey
 from state.replay import Replay
 from state.sessions import Bounds, Committed, Conflict, Record, Sessions
-from tests.servers import AnyServer, Server
+from tests.servers import Copy, OwnServer
 from tests.state.toy import Fold, reduce
 
 T = TypeVar("T")
@@ -53,18 +53,18 @@ class Replica:
 class CommitMachine(RuleBasedStateMachine):
     """The world; `server` is set by the test."""
 
-    server: Server
+    server: OwnServer
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.keys = Keys("aep", 1)
+        self.keys = Keys("aep", self.server.shards)
         self.client = self.run(self._connect())
         self.now = START_MS
         self.inputs = 0
         self.world: list[Replica] = []
         self.late: list[Coroutine[Any, Any, Committed | Conflict]] = []
-        self.backup: list[tuple[bytes, bytes, int]] | None = None
+        self.backup: Copy | None = None
         self.ledger: dict[SessionKey, dict[int, bytes]] = {key: {} for key in SESSIONS}
         self.acknowledged: dict[SessionKey, set[bytes]] = {key: set() for key in SESSIONS}
         self.server.flush()
@@ -205,15 +205,13 @@ class CommitMachine(RuleBasedStateMachine):
     @rule()
     def copy(self) -> None:
         """What another server holds by now, should this one be lost."""
-        names = self.server.run("KEYS", "*")
-        self.backup = [(name, self.server.run("DUMP", name), self.server.run("PTTL", name)) for name in names]
+        self.backup = self.server.copy()
 
     @rule()
     def lose_tail(self) -> None:
         if self.backup is not None:
             self._lose()
-            for name, value, ttl in self.backup:
-                self.server.run("RESTORE", name, max(ttl, 0), value)
+            self.server.restore(self.backup)
 
     @rule()
     def empty(self) -> None:
@@ -256,20 +254,15 @@ class CommitMachine(RuleBasedStateMachine):
             assert record.top == fold.last
 
 
-def test_the_commit_keeps_its_promises(redis_server: AnyServer) -> None:
-    own = redis_server if isinstance(redis_server, Server) else Server()
-    machine = type("Machine", (CommitMachine,), {"server": own})
-    try:
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=50,
-                stateful_step_count=30,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                print_blob=True,
-            ),
-        )
-    finally:
-        if own is not redis_server:
-            own.stop()
+def test_the_commit_keeps_its_promises(own_server: OwnServer) -> None:
+    machine = type("Machine", (CommitMachine,), {"server": own_server})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=50,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )

@@ -45,10 +45,10 @@ async def test_a_lease_that_ran_out_is_lost_also_when_nobody_took_it(client: Cli
         await leases.move(lease, {"0": "5"})
 
 
-async def test_fences_rise_over_an_emptied_server(client: Client, keys: Keys) -> None:
+async def test_fences_rise_over_an_emptied_server(client: Client, admin: Client, keys: Keys) -> None:
     leases = Leases(client, keys, "one")
     first = await leases.acquire("relay")
-    await client.everywhere("FLUSHALL")
+    await admin.everywhere("FLUSHALL")
     await asyncio.sleep(0.01)
     second = await leases.acquire("relay")
     assert first is not None

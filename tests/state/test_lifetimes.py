@@ -12,14 +12,12 @@ from state.gates import mark
 from state.keys import Keys, SessionKey
 from state.leases import Leases
 from state.sessions import DAY_MS, HOUR_MS, Bounds, Put, Sessions
+from tests.leaks import eternal
 from tests.servers import AnyServer
 from tests.state.toy import Engine
 
 NOW = 1_000_000
 KEEP = 7 * DAY_MS
-
-# The layout mark is one short string per prefix. Nothing else may be here without a reason like that.
-ETERNAL = re.compile(rb"aep:layout")
 
 LONGEST = {
     rb":rec$": 2 * KEEP,
@@ -74,14 +72,16 @@ async def use_everything(client: Client, keys: Keys) -> None:
     await Claims(client, keys, "process-1").replace({"session": b"claim"}, now_ms=NOW, ttl_ms=60_000)
 
 
-async def test_every_key_has_a_lifetime(redis_server: AnyServer, client: Client, keys: Keys) -> None:
+async def test_every_key_has_a_lifetime(
+    redis_server: AnyServer, client: Client, admin: Client, keys: Keys
+) -> None:
     await use_everything(client, keys)
-    names = [name for node in await client.everywhere("KEYS", "*") for name in node]
+    names = [name for node in await admin.everywhere("KEYS", "*") for name in node]
     seen = set()
     for name in names:
         assert name.startswith(b"aep:"), name
         ttl = await client.call(name.decode(), "PTTL", name)
-        if ETERNAL.fullmatch(name):
+        if eternal(name):
             assert ttl == -1
             continue
         kinds = [kind for kind in LONGEST if re.search(kind, name)]
@@ -92,10 +92,10 @@ async def test_every_key_has_a_lifetime(redis_server: AnyServer, client: Client,
 
 
 async def test_what_has_no_lifetime_of_its_own_is_bounded_exactly(
-    redis_server: AnyServer, client: Client, keys: Keys
+    redis_server: AnyServer, client: Client, admin: Client, keys: Keys
 ) -> None:
     await use_everything(client, keys)
-    names = [name.decode() for node in await client.everywhere("KEYS", "*") for name in node]
+    names = [name.decode() for node in await admin.everywhere("KEYS", "*") for name in node]
     for name in names:
         if name.endswith(":feed"):
             assert await client.call(name, "XLEN", name) <= 10

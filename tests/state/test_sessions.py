@@ -264,11 +264,11 @@ async def test_sessions_long_silent_leave_the_index(client: Client) -> None:
 
 
 async def test_another_number_of_shards_is_refused(client: Client) -> None:
-    await Sessions(client, Keys("one", 4)).prepare()
-    await Sessions(client, Keys("one", 4)).prepare()
-    await Sessions(client, Keys("two", 5)).prepare()
+    await Sessions(client, Keys("t1", 4)).prepare()
+    await Sessions(client, Keys("t1", 4)).prepare()
+    await Sessions(client, Keys("t2", 5)).prepare()
     with pytest.raises(LayoutMismatch, match="4 shards"):
-        await Sessions(client, Keys("one", 5)).prepare()
+        await Sessions(client, Keys("t1", 5)).prepare()
 
 
 async def test_a_key_of_a_foreign_type_stops_the_commit_before_it_writes(
@@ -287,17 +287,19 @@ async def test_a_key_of_a_foreign_type_stops_the_commit_before_it_writes(
         assert await sessions.load(KEY) == Record(None, "", 0)
 
 
-async def test_a_full_server_refuses_before_it_writes(client: Client, keys: Keys, redis_url: str) -> None:
+async def test_a_full_server_refuses_before_it_writes(
+    client: Client, admin: Client, keys: Keys, redis_url: str
+) -> None:
     sessions = Sessions(client, keys)
     version = await step(sessions, "", 5)
     try:
-        await client.everywhere("CONFIG", "SET", "maxmemory", "1")
+        await admin.everywhere("CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(Refused, match="memory"):
             await sessions.commit(
                 KEY, expected=version, commit_id="x.1", state=b"mine", events=[(6, b"mine")], now_ms=NOW
             )
     finally:
-        await client.everywhere("CONFIG", "SET", "maxmemory", "0")
+        await admin.everywhere("CONFIG", "SET", "maxmemory", "0")
     assert await sessions.load(KEY) == Record(b"state", version, 5)
 
 
@@ -314,9 +316,11 @@ async def test_what_is_too_large_never_reaches_the_server(sessions: Sessions) ->
     assert isinstance(answer, Committed)
 
 
-async def test_scripts_come_back_after_they_were_flushed(sessions: Sessions, client: Client) -> None:
+async def test_scripts_come_back_after_they_were_flushed(
+    sessions: Sessions, client: Client, admin: Client
+) -> None:
     version = await step(sessions, "", 5)
-    await client.everywhere("SCRIPT", "FLUSH")
+    await admin.everywhere("SCRIPT", "FLUSH")
     version = await step(sessions, version, 6)
-    await client.everywhere("SCRIPT", "FLUSH")
+    await admin.everywhere("SCRIPT", "FLUSH")
     assert (await sessions.load(KEY)).version == version

@@ -6,19 +6,31 @@ import asyncio
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from state.connection import Client, Limits, connect
+from state.connection import Limits, connect
 from state.errors import Refused, StateError, Unreachable, UnsafeServer
 from state.feed import FeedEntry, FeedReader
 from state.inspection import demand_safe, inspect
 from state.keys import Keys, SessionKey, slot
 from state.replay import Replay
 from state.sessions import Sessions
-from tests.servers import ClusterServers, Server, free_port, program
+from tests.leaks import leaks
+from tests.servers import (
+    RIGHTS,
+    AnyServer,
+    ClusterServers,
+    OwnServer,
+    Restricted,
+    Server,
+    free_port,
+    program,
+    restricted,
+)
 from tests.state.test_lifetimes import use_everything
 from tests.state.toy import Engine
 
@@ -26,41 +38,55 @@ KEY = SessionKey("host", "session-1")
 NOW = 1_000_000
 PATIENT = Limits(write=20, read=20, connect=20)
 
-# What the operator's guide gives a user of a shared Redis.
-RIGHTS = "~aep:* &aep:* -@all +@read +@write +@scripting +@connection -@dangerous +time +wait +info"
-
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def test_a_user_restricted_to_the_prefix_can_do_everything(own_server: Server) -> None:
-    own_server.run("ACL", "SETUSER", "aep", "on", ">secret", *RIGHTS.split())
-    client = connect(own_server.url.replace("unix://", "unix://aep:secret@"), PATIENT)
+@pytest.fixture(params=["alone", "cluster"])
+def as_user(request: pytest.FixtureRequest) -> Iterator[AnyServer]:
+    """A server, or a cluster, on which the service is a user without other rights."""
+    if request.param == "alone":
+        server: Server | ClusterServers = Restricted(aof=True)
+    else:
+        server = ClusterServers(aof=True, options=restricted("+cluster|slots"))
+        server.url = server.url.replace("://", "://aep:secret@")
+    yield server
+    assert leaks(server.held()) == []
+    server.stop()
+
+
+async def test_a_user_restricted_to_the_prefix_can_do_everything(as_user: AnyServer) -> None:
+    client, keys = connect(as_user.url, PATIENT), Keys("aep", as_user.shards)
     heard: list[FeedEntry] = []
-    reader = FeedReader(client, Keys(), lambda _, entries: heard.extend(entries), block_ms=100)
+    reader = FeedReader(client, keys, lambda _, entries: heard.extend(entries), block_ms=100)
     reader.start()
-    await reader.ready()
-    await use_everything(client, Keys())
-    assert (await Replay(client, Keys()).read(SessionKey("host", "later"))).entries
+    async with asyncio.timeout(20):
+        await reader.ready()
+    await use_everything(client, keys)
+    assert (await Replay(client, keys).read(SessionKey("host", "later"))).entries
     async with asyncio.timeout(20):
         while not heard:
             await asyncio.sleep(0.01)
     await reader.stop()
     with pytest.raises(Refused):
         await client.call("other", "SET", "other", "1")
-    (facts,) = await inspect(client)
-    assert facts.eviction is None
-    assert facts.warnings == ()
+    assert {(facts.eviction, facts.warnings) for facts in await inspect(client)} == {(None, ())}
     await client.close()
-    wrong = connect(own_server.url.replace("unix://", "unix://aep:wrong@"), PATIENT)
+    wrong = connect(as_user.url.replace("secret", "wrong"), PATIENT)
     with pytest.raises(Unreachable, match=r"WRONGPASS|invalid username"):
         await wrong.call("", "PING")
     await wrong.close()
 
 
-async def test_a_server_that_evicts_is_refused(own_server: Server, client: Client) -> None:
-    trusted = connect(own_server.url, PATIENT)
+def test_the_rights_of_the_tests_are_those_of_the_guide() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "state.md").read_text()
+    assert RIGHTS in guide
+    assert "`+cluster|slots`" in guide
+
+
+async def test_a_server_that_evicts_is_refused(own_server: OwnServer) -> None:
+    trusted = connect(own_server.admin_url, PATIENT)
     assert await demand_safe(trusted) == []
     own_server.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     (warning,) = await demand_safe(trusted)
@@ -125,7 +151,7 @@ async def test_sentinel_names_the_next_primary(tmp_path: Path) -> None:
         "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 3000\n"
     )
     sentinel = await asyncio.create_subprocess_exec(
-        program("embedded"), str(config), "--sentinel", stdout=asyncio.subprocess.DEVNULL
+        program(), str(config), "--sentinel", stdout=asyncio.subprocess.DEVNULL
     )
     # An address that refuses comes first: it must not keep us from the one that answers.
     url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{port}/mymaster"
