@@ -2,146 +2,330 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from handlers.app import LazyApp
-from tests.app.processes import ROOT
+from tests.app.aws_container import Container, hook_ask
+from tests.app.aws_events import (
+    EVERY,
+    TOKEN,
+    Ask,
+    Builder,
+    answered,
+    body_of,
+    function_url,
+    http_v2,
+    rest,
+    schedule,
+    socket_connect,
+)
+from tests.app.forgetful import forgetful
+from tests.app.processes import ROOT, processes
 from tests.app.replica import fresh_prefix
-from tests.servers import AnyServer
+from tests.servers import AnyServer, Server
 
-Invocation = Callable[[dict[str, Any], Any], dict[str, Any]]
-Call = Callable[[dict[str, Any]], dict[str, Any]]
-
-PAYLOAD = {"hook_event_name": "SessionStart", "session_id": "s1", "source": "startup"}
-TOKEN = "correct-horse"
-HEADERS = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}", "host": "x.example"}
+STARTED = {"source": "startup"}
+EACH = pytest.mark.parametrize("via", EVERY.values(), ids=EVERY)
 
 
-def v1(method: str, path: str, body: str | None, **query: str) -> dict[str, Any]:
-    """API Gateway REST."""
+def environment(server: AnyServer) -> dict[str, str]:
     return {
-        "resource": "/{proxy+}",
-        "path": path,
-        "httpMethod": method,
-        "headers": HEADERS,
-        "multiValueHeaders": {name: [value] for name, value in HEADERS.items()},
-        "queryStringParameters": query or None,
-        "multiValueQueryStringParameters": {name: [value] for name, value in query.items()} or None,
-        "requestContext": {"identity": {"sourceIp": "203.0.113.7"}, "stage": "prod"},
-        "body": body,
-        "isBase64Encoded": False,
+        "AEP_REDIS_URL": server.url,
+        "AEP_REDIS_PREFIX": fresh_prefix(),
+        "AEP_SHARDS": str(server.shards),
+        "AEP_TOKEN": TOKEN,
+        "AEP_HOOK_TIMEOUT_MS": "5000",
     }
-
-
-def v2(method: str, path: str, body: str | None, encoded: bool = False, **query: str) -> dict[str, Any]:
-    """API Gateway HTTP API, and Function URLs."""
-    return {
-        "version": "2.0",
-        "routeKey": "$default",
-        "rawPath": path,
-        "rawQueryString": "&".join(f"{name}={value}" for name, value in query.items()),
-        "headers": HEADERS,
-        "requestContext": {
-            "domainName": "id.lambda-url.eu-central-1.on.aws",
-            "http": {"method": method, "path": path, "protocol": "HTTP/1.1", "sourceIp": "203.0.113.7"},
-            "stage": "$default",
-        },
-        "body": body,
-        "isBase64Encoded": encoded,
-    }
-
-
-def _entry(app: LazyApp) -> Invocation:
-    # The import makes a loop for its thread, which must not be the tests' own.
-    from handlers.aws import entry
-
-    return entry(app)
 
 
 @pytest.fixture
-def call(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
-    for name, value in {
-        "AEP_REDIS_URL": redis_server.url,
-        "AEP_REDIS_PREFIX": fresh_prefix(),
-        "AEP_SHARDS": str(redis_server.shards),
-        "AEP_TOKEN": TOKEN,
-        "AEP_HOOK_TIMEOUT_MS": "5000",
-    }.items():
+def variables(redis_server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of the function, which is that of this process too."""
+    made = environment(redis_server)
+    for name, value in made.items():
         monkeypatch.setenv(name, value)
-    lazy = LazyApp(serverless=True)
-    # A thread of its own, as a container has a loop of its own.
-    with ThreadPoolExecutor(1) as container:
-        loop = container.submit(asyncio.new_event_loop).result()
-        container.submit(asyncio.set_event_loop, loop).result()
-        invoke = container.submit(_entry, lazy).result()
-
-        def call(event: dict[str, Any]) -> dict[str, Any]:
-            return container.submit(invoke, event, None).result(60)
-
-        yield call
-        assert lazy._app is not None
-        container.submit(loop.run_until_complete, lazy._app.state.service.stop()).result(30)
-        container.submit(loop.close).result()
+    return made
 
 
-def test_every_kind_of_event_stores_a_hook(call: Call) -> None:
-    body = json.dumps(PAYLOAD)
-    encoded = base64.b64encode(body.encode()).decode()
-    for event in (v1("POST", "/hook", body), v2("POST", "/hook", body), v2("POST", "/hook", encoded, True)):
-        answer = call(event)
-        assert (answer["statusCode"], answer["body"]) == (200, "{}")
-        headers = answer.get("headers") or {}
-        many = {name: values[0] for name, values in (answer.get("multiValueHeaders") or {}).items()}
-        assert (headers | many)["aep-stored"] == "yes"
-    held = call(v2("GET", "/stream", None, live="0", **{"from": "all"}))
-    assert held["statusCode"] == 200
-    assert held["body"].count("event: session.started") == 3
+@pytest.fixture
+def container(variables: dict[str, str]) -> Iterator[Container]:
+    made = Container()
+    yield made
+    made.close()
 
 
-def test_what_does_not_work_there_is_refused_plainly(call: Call) -> None:
-    answer = call(v2("GET", "/stream", None))
-    assert answer["statusCode"] == 501
-    assert "live=0" in json.loads(answer["body"])["detail"]
+@EACH
+@pytest.mark.parametrize("encoded", [False, True], ids=["plain", "base64"])
+def test_every_kind_of_event_stores_a_hook(container: Container, via: Builder, encoded: bool) -> None:
+    ask = hook_ask("UserPromptSubmit", "größe", encoded=encoded, prompt="größer als 3 €")
+    answer = container.call(via(ask))
+    assert (answer["statusCode"], body_of(answer)) == (200, "{}")
+    assert answered(answer)["aep-stored"] == "yes"
+    assert [event["type"] for event in container.events("größe", via=via)][-1] == "run.started"
 
 
-def test_the_schedule_ticks_what_is_due(call: Call) -> None:
-    def hook(event: str, **more: object) -> None:
-        payload = {"hook_event_name": event, "session_id": "s1", **more}
-        assert call(v2("POST", "/hook", json.dumps(payload)))["statusCode"] == 200
+@EACH
+def test_every_kind_of_event_takes_a_batch(container: Container, via: Builder) -> None:
+    lines = [
+        {"aep": "0.1", "id": f"01J{number:023d}", "type": "run.started", "time": "2026-03-10T00:00:00.000Z"}
+        | {"source": "aep://other/agent/x/session/f1", "agent": "x", "session": "f1", "seq": number}
+        | {"epoch": 0, "run": f"r{number}", "severity": "info", "capture": "metadata", "data": {}}
+        for number in range(3)
+    ]
+    body = "".join(json.dumps(line) + "\n" for line in lines)
+    ask = Ask("POST", "/events", body, content_type="application/x-ndjson", encoded=True)
+    event = via(ask)
+    for headers in (event["headers"], event.get("multiValueHeaders")):
+        if headers is not None:
+            headers["AEP-Version"] = "0.1" if headers is event["headers"] else ["0.1"]
+    answer = container.call(event)
+    assert answer["statusCode"] in (200, 202), answer
+    assert [event["run"] for event in container.events("f1", via=via)] == ["r0", "r1", "r2"]
 
+
+@EACH
+def test_refusals_look_as_everywhere(container: Container, via: Builder) -> None:
+    answer = container.call(via(Ask("POST", "/hook", "{}", token=None)))
+    assert answer["statusCode"] == 401
+    assert answered(answer)["www-authenticate"].startswith("Bearer")
+    assert container.call(via(Ask("POST", "/hook", "{}", content_type="text/plain")))["statusCode"] == 415
+    assert container.call(via(Ask("POST", "/hook", "{")))["statusCode"] == 400
+    assert container.call(via(Ask("GET", "/nothing")))["statusCode"] == 404
+    assert container.call(via(Ask("GET", "/readyz")))["statusCode"] == 200
+
+
+@EACH
+def test_what_does_not_work_there_is_refused_plainly(container: Container, via: Builder) -> None:
+    live = container.call(via(Ask("GET", "/stream")))
+    assert live["statusCode"] == 501
+    assert "live=0" in json.loads(body_of(live))["detail"]
+    for answer in (container.call(via(Ask("GET", "/socket"))), container.call(socket_connect())):
+        assert answer["statusCode"] == 501
+        assert json.loads(answer["body"])["error"] == "no-socket"
+    document = json.loads(body_of(container.call(via(Ask("GET", "/events")))))
+    assert set(document["endpoints"]) == {"events", "stream"}
+
+
+@EACH
+def test_cold(variables: dict[str, str], via: Builder) -> None:
+    script = (
+        "import json, sys; from handlers.aws import handler; from tests.app.aws_container import Limit;"
+        "print(json.dumps(handler(json.load(sys.stdin), Limit(30_000))))"
+    )
+    event = via(hook_ask("SessionStart", **STARTED))
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        input=json.dumps(event),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", **variables},
+        timeout=60,
+        check=True,
+    )
+    answer = json.loads(found.stdout)
+    assert (answer["statusCode"], answered(answer)["aep-stored"]) == (200, "yes")
+    assert "Traceback" not in found.stderr
+
+
+def test_warm(container: Container) -> None:
+    kinds = list(EVERY.values())
+    assert container.hook("SessionStart", "w", **STARTED) == "yes"
+    service = container.function.app.service
+    for number in range(200):
+        assert container.hook("Notification", "w", via=kinds[number % len(kinds)], message="m") == "yes"
+        if number % 50 == 49:
+            assert container.call(schedule())["ticked"] >= 0
+    assert container.function.app.service is service
+    sequence = [event["seq"] for event in container.events("w")]
+    assert len(sequence) == 201
+    assert sequence == sorted(set(sequence))
+
+
+def test_connections_that_the_server_closes_between_two_invocations(
+    container: Container, redis_server: AnyServer
+) -> None:
+    assert container.hook("SessionStart", **STARTED) == "yes"
+    for _ in range(5):
+        redis_server.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        assert container.hook("Notification", message="m") == "yes"
+    assert len(container.events()) == 6
+
+
+def test_connections_that_are_forgotten_in_silence_during_a_long_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server()
+    try:
+        with forgetful(server.url) as (url, way):
+            for name, value in (environment(server) | {"AEP_REDIS_URL": url}).items():
+                monkeypatch.setenv(name, value)
+            container = Container()
+            try:
+                for pause in range(1, 4):
+                    assert container.hook("Notification", message="m") == "yes"
+                    way.forget()
+                    container.jump = pause * 900.0
+                assert len(container.events()) == 3
+            finally:
+                container.close()
+    finally:
+        server.stop()
+
+
+def test_a_server_that_was_restarted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(aof=True)
+    container = None
+    try:
+        for name, value in environment(server).items():
+            monkeypatch.setenv(name, value)
+        container = Container()
+        for _ in range(3):
+            assert container.hook("Notification", message="m") == "yes"
+            server.kill()
+            server.start()
+        assert container.hook("Notification", message="m") == "yes"
+        assert len({event["seq"] for event in container.events()}) == 4
+    finally:
+        if container is not None:
+            container.close()
+        server.stop()
+
+
+def test_a_long_pause_makes_new_connections(container: Container) -> None:
+    assert container.hook("SessionStart", **STARTED) == "yes"
+    first = container.function.app.service
+    container.jump = 50.0
+    assert container.hook("Notification", message="m") == "yes"
+    assert container.function.app.service is first
+    for jump in (3_600.0, 30.0):  # forward, and back: the clock of a thawed machine may be set
+        container.jump = jump
+        assert container.hook("Notification", message="m") == "yes"
+        assert container.function.app.service is not first
+        first = container.function.app.service
+    container.jump = 7_200.0
+    assert container.call(schedule()) == {"ticked": 0}
+    assert container.function.app.service is not first
+    assert len(container.events()) == 4
+
+
+def test_the_wall_clock_jumps_while_it_is_frozen(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = {"ms": 0}
+    monkeypatch.setattr(
+        "handlers.clock.SystemClock.now_ms", lambda _: time.time_ns() // 1_000_000 + moved["ms"]
+    )
+    for milliseconds in (0, 6 * 3_600_000, -2_000, 0):
+        moved["ms"] = milliseconds
+        assert container.hook("Notification", message="m") == "yes"
+    sequence = [event["seq"] for event in container.events()]
+    assert len(sequence) == 4
+    assert sequence == sorted(set(sequence))
+
+
+def test_the_schedule_ticks_what_is_due(container: Container) -> None:
     def types() -> list[str]:
-        body = call(v2("GET", "/stream", None, live="0", **{"from": "all"}))["body"]
-        return [line.removeprefix("event: ") for line in body.splitlines() if line.startswith("event: ")]
+        return [event["type"] for event in container.events()]
 
-    schedule = {"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
-    assert call(schedule) == {"ticked": 0}
+    assert container.call(schedule()) == {"ticked": 0}
     asked = {"tool_name": "Bash", "tool_call_id": "c1", "tool_input": {"command": "ls"}}
-    hook("UserPromptSubmit", prompt="go")
-    hook("PreToolUse", **asked)
-    hook("PermissionRequest", **asked, turn_id=0, action="run", display="ls?")
-    hook("Stop", stop_hook_active=False)
+    container.hook("UserPromptSubmit", prompt="go")
+    container.hook("PreToolUse", **asked)
+    container.hook("PermissionRequest", **asked, turn_id=0, action="run", display="ls?")
+    container.hook("Stop", stop_hook_active=False)
     assert types()[-1] == "run.finished"
     # A request whose answer the vendor never sent is given up two seconds after the run's end.
     time.sleep(2.1)
-    assert call(schedule) == {"ticked": 1}
+    assert container.call(schedule()) == {"ticked": 1}
     assert types()[-1] == "attention.resolved"
 
 
-def test_health_and_refusals(call: Call) -> None:
-    assert call(v2("GET", "/readyz", None))["statusCode"] == 200
-    event = v2("POST", "/hook", "{}")
-    event["headers"] = {"content-type": "application/json"}
-    assert call(event)["statusCode"] == 401
+CALL = {"tool_name": "Bash", "tool_call_id": "c1", "tool_input": {"command": "ls"}}
+
+
+@pytest.fixture
+def controlled(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Container]:
+    monkeypatch.setenv("AEP_KIMI_CONTROL", "1")
+    made = Container()
+    yield made
+    made.close()
+
+
+def _held_ms(container: Container) -> list[float]:
+    """How long each request of the session was meant to wait."""
+    found = []
+    for event in container.events():
+        if event["type"] == "attention.requested":
+            ends = event["data"]["expires_at"]
+            found.append(
+                (datetime.fromisoformat(ends) - datetime.fromisoformat(event["time"])).total_seconds() * 1000
+            )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("via", "limit_ms", "ago_ms"),
+    [(function_url, 4_300, 0), (rest, 60_000, 24_700), (http_v2, 60_000, 24_700)],
+    ids=["function", "rest", "http"],
+)
+def test_a_hold_is_cut_to_what_the_platform_leaves(
+    controlled: Container, via: Builder, limit_ms: int, ago_ms: int
+) -> None:
+    container = controlled
+    container.hook("UserPromptSubmit", prompt="go")
+    answer = container.call(via(hook_ask("PreToolUse", ago_ms=ago_ms, **CALL)), limit_ms)
+    assert (answer["statusCode"], body_of(answer)) == (200, "{}")
+    [milliseconds] = _held_ms(container)
+    assert 0 < milliseconds <= 1_300
+    assert container.events()[-1]["type"] == "attention.timeout"
+    # The next one has all its time again: nothing of the last limit is left.
+    assert container.function.app.service.settings.attention_timeout_ms == 50_000
+
+
+@pytest.mark.parametrize(("via", "limit_ms", "ago_ms"), [(function_url, 3_900, 0), (rest, 60_000, 25_200)])
+def test_nothing_is_held_where_no_time_is_left(
+    controlled: Container, via: Builder, limit_ms: int, ago_ms: int
+) -> None:
+    controlled.hook("UserPromptSubmit", prompt="go")
+    answer = controlled.call(via(hook_ask("PreToolUse", ago_ms=ago_ms, **CALL)), limit_ms)
+    assert (body_of(answer), answered(answer)["aep-stored"]) == ("{}", "yes")
+    assert _held_ms(controlled) == []
+    assert controlled.function.app.service.settings.control
+
+
+def test_a_hold_is_answered_through_a_replica_elsewhere(
+    controlled: Container, variables: dict[str, str]
+) -> None:
+    with processes(1, {**variables, "AEP_KIMI_CONTROL": "1"}) as [replica]:
+        controlled.hook("UserPromptSubmit", prompt="go")
+        waiting = controlled.send(function_url(hook_ask("PreToolUse", **CALL)), 60_000)
+        said: list[subprocess.CompletedProcess[str]] = []
+
+        def answer() -> None:
+            command = [sys.executable, "-m", "deploy.cli.main", "respond", "-", "use the other one"]
+            told = {"PATH": "/usr/bin:/bin", "AEP_URL": replica.url, "AEP_TOKEN": TOKEN}
+            while not waiting.done():
+                said.append(
+                    subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, check=False)
+                )
+                if said[-1].returncode == 0:
+                    return
+
+        operator = threading.Thread(target=answer)
+        operator.start()
+        reply: dict[str, Any] = json.loads(body_of(waiting.result(60)))
+        operator.join()
+        assert reply["hookSpecificOutput"]["permissionDecision"] == "deny", said
+        assert reply["hookSpecificOutput"]["permissionDecisionReason"] == "use the other one"
 
 
 def test_importing_the_entry_needs_no_settings() -> None:
