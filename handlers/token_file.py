@@ -47,17 +47,21 @@ def add(
     body: int | None = None,
     label: str = "",
 ) -> str:
-    """Make a token and grant it; the token, which stands nowhere else. Raises SettingsError, OSError."""
+    """Make a token and grant it; the token, which stands nowhere else.
+
+    Raises OSError, and SettingsError that names what was given wrongly as the command line does.
+    """
     token = PREFIX + secrets.token_urlsafe(32)
-    words = [token_digest(token), emitter, rights]
-    words += [f"rate={rate}"] if rate is not None else []
-    words += [f"body={body}"] if body is not None else []
-    words += [" ".join(label.split())] if label.strip() else []
-    line = " ".join(words)
+    digest = token_digest(token)
+    words = [digest, _word("EMITTER", [digest], emitter, "emit")]
+    words.append(_word("--rights", words, rights))
+    words += [] if rate is None else [_word("--rate", words, f"rate={rate}")]
+    words += [] if body is None else [_word("--body", words, f"body={body}")]
+    said = " ".join(label.split())
+    line = " ".join([*words, said]).rstrip()
     # A label must not be read as a limit, nor a line of it as another grant.
-    (made,) = parse_tokens(line, "token").values()
-    if made.label != " ".join(label.split()):
-        raise SettingsError("token", f"{label!r} cannot be a label")
+    if [made.label for made in parse_tokens(line).values()] != [said]:
+        raise SettingsError("--label", f"{label!r} cannot be a label")
 
     def change(text: str) -> str:
         return (text if not text or text.endswith("\n") else text + "\n") + line + "\n"
@@ -88,6 +92,17 @@ def remove(path: Path, wanted: str) -> Grant:
 
     _change(path, change)
     return gone[0]
+
+
+def _word(option: str, before: list[str], word: str, *after: str) -> str:
+    """`word`, which is one and may stand there in a line."""
+    if word.split() != [word]:
+        raise SettingsError(option, f"expected one word, not {word!r}")
+    try:
+        parse_tokens(" ".join([*before, word, *after]))
+    except SettingsError as error:
+        raise SettingsError(option, error.problem.removeprefix("line 1: ")) from None
+    return word
 
 
 def _named(digest: str, wanted: str) -> bool:

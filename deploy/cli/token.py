@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from handlers.errors import SettingsError
     from handlers.token_file import Grant
 
 
@@ -69,10 +70,16 @@ def run(args: argparse.Namespace) -> int:
         else:
             _list(path, token_file.grants(path), args.json)
     except SettingsError as error:
-        return _fail(error.problem, 2)
+        return _fail(_problem(error, path), 2)
     except OSError as error:
         return _fail(f"{path}: {error.strerror or error}", 1)
     return 0
+
+
+def _problem(error: SettingsError, path: Path) -> str:
+    if error.variable == "AEP_TOKENS_FILE":
+        return f"{path}: {error.problem}"
+    return error.problem if error.variable == "token" else str(error)
 
 
 def _list(path: Path, found: list[Grant], as_json: bool) -> None:

@@ -54,24 +54,42 @@ def test_new_list_revoke(path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "problem"),
     [
-        ("new", "a/b"),
-        ("new", "anna", "--rights", "fly"),
-        ("new", "anna", "--label", "rate=5"),
-        ("new", "anna", "--rate", "-1"),
-        ("revoke", "nobody"),
-        ("revoke", "abcdef"),
+        (("new", "a/b"), "EMITTER: 'a/b' cannot be an emitter's name"),
+        (("new", "a b"), "EMITTER: expected one word, not 'a b'"),
+        (
+            ("new", "anna", "--rights", "fly"),
+            "--rights: rights are emit, watch, answer, steer, all, not 'fly'",
+        ),
+        (("new", "anna", "--rights", ""), "--rights: expected one word, not ''"),
+        (("new", "anna", "--label", "rate=5"), "--label: 'rate=5' cannot be a label"),
+        (("new", "anna", "--rate", "-1"), "--rate: rate is a number, not '-1'"),
+        (("new", "anna", "--body", "-1"), "--body: body is a number, not '-1'"),
+        (("revoke", "nobody"), "no token is named 'nobody'"),
+        (("revoke", "abcdef"), "no token is named 'abcdef'"),
     ],
 )
-def test_what_cannot_be_done(path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+def test_what_cannot_be_done(
+    path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], problem: str
+) -> None:
     new(capsys, "anna")
     before = path.read_text()
     assert main(["token", *words]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "aep-kimi token:" in said.err
+    assert said.err.startswith(f"aep-kimi token: {problem}")
     assert path.read_text() == before
+
+
+@pytest.mark.parametrize("words", [("new", "ben"), ("list",), ("revoke", "ben")])
+def test_a_file_that_is_wrong_is_named_with_its_line(
+    path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    new(capsys, "anna")
+    path.write_text(path.read_text() + "nonsense\n")
+    assert main(["token", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"aep-kimi token: {path}: line 2: ")
 
 
 def test_who_could_read_it_still_can(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
