@@ -21,13 +21,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the command to `aep-kimi`."""
     parser = subparsers.add_parser(
         "validate",
-        help="check a file of events",
+        help="check files of events",
         description="Checks events, one JSON object a line: envelope, payload, order, terminals, the "
-        "attention lifecycle, and that no event says more than its capture level. Every problem names its "
-        "line and its rule. Exit status: 0 valid, 1 invalid, 2 not readable.",
+        "attention lifecycle, and that no event says more than its capture level. Each file stands for "
+        "itself. Every problem names its file, its line and its rule. Exit status: 0 all are valid, 1 one is "
+        "not, 2 one is not readable.",
     )
     parser.add_argument(
-        "file", metavar="FILE", help="a file of events in emission order, - for standard input"
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a file of events in emission order, - for standard input",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing, only exit")
     parser.set_defaults(run=run)
@@ -35,21 +39,25 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    name = "<stdin>" if args.file == "-" else args.file
-    found = 0
-    checker = _Lines()
-    try:
-        with nullcontext(sys.stdin.buffer) if args.file == "-" else open(args.file, "rb") as lines:
-            for number, problem in checker.problems(lines):
-                found += 1
-                if not args.quiet:
-                    print(f"{name}:{number}: {problem}")
-    except OSError as error:
-        print(f"aep-kimi validate: {name}: {error.strerror or error}", file=sys.stderr)
-        return UNREADABLE
-    if not args.quiet:
-        print(f"{checker.events} events, {found} problems", file=sys.stderr)
-    return INVALID if found else VALID
+    worst = VALID
+    events = found = 0
+    for file in args.files:
+        name = "<stdin>" if file == "-" else file
+        checker = _Lines()
+        try:
+            with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as lines:
+                for number, problem in checker.problems(lines):
+                    found += 1
+                    worst = max(worst, INVALID)
+                    if not args.quiet:
+                        print(f"{name}:{number}: {problem}")
+        except OSError as error:
+            print(f"aep-kimi validate: {name}: {error.strerror or error}", file=sys.stderr)
+            worst = UNREADABLE
+        events += checker.events
+    if not args.quiet and (worst != UNREADABLE or len(args.files) > 1):
+        print(f"{events} events, {found} problems", file=sys.stderr)
+    return worst
 
 
 class _Lines:

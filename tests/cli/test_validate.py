@@ -21,8 +21,8 @@ def run(*arguments: str) -> int:
     return validate.run(args)
 
 
-def written(tmp_path: Path, *lines: str | bytes) -> str:
-    path = tmp_path / "events.jsonl"
+def written(tmp_path: Path, *lines: str | bytes, name: str = "events.jsonl") -> str:
+    path = tmp_path / name
     path.write_bytes(b"".join(line if isinstance(line, bytes) else line.encode() + b"\n" for line in lines))
     return str(path)
 
@@ -77,3 +77,36 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_not_readable(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(tmp_path / path)) == 2
     assert "aep-kimi validate:" in capsys.readouterr().err
+
+
+def test_several_files_stand_each_for_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = written(tmp_path, GOOD, name="a.jsonl")
+    again = written(tmp_path, GOOD, name="b.jsonl")
+    assert run(good, again) == 0
+    assert capsys.readouterr() == ("", "2 events, 0 problems\n")
+    bad = written(tmp_path, GOOD, "x", name="c.jsonl")
+    assert run(bad, good) == 1
+    out, err = capsys.readouterr()
+    assert [line.split(": ")[0] for line in out.splitlines()] == [f"{bad}:2"]
+    assert err == "3 events, 1 problems\n"
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_the_others_are_checked_where_one_is_not_readable(
+    order: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = written(tmp_path, "x")
+    files = [str(tmp_path / "absent"), bad]
+    assert run(*files[::-1] if order else files) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{bad}:1: ")
+    assert "absent" in err
+    assert run("--quiet", *files) == 2
+
+
+def test_standard_input_among_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x\n")))
+    assert run(written(tmp_path, GOOD), "-") == 1
+    assert capsys.readouterr().out.startswith("<stdin>:1: ")
