@@ -132,10 +132,9 @@ class Connection:
             while len(self.box):
                 entries = self.box.entries()
                 await self._out([entry[1] for entry in entries])
-                tags = [entry[2] for entry in entries if entry[2] is not None]
-                self.service.counters.add("events.out.socket", len(tags))
-                for tag in tags:
-                    self._subscriptions.note(tag)
+                marks = [entry[2] for entry in entries if entry[2] is not None]
+                self.service.counters.add("events.out.socket", len(marks))
+                self._subscriptions.note(marks)
             if self.box.closed and not len(self.box):
                 return
 

@@ -22,6 +22,9 @@ from handlers.positions import event_id
 
 Kind = Literal["own", "foreign", "command"]
 
+Mark = tuple[str, tuple[str, int, int] | None]
+"""Of a delivery: the subscription, and the session, epoch and seq where the event has them."""
+
 _NOTICE = Severity.NOTICE.rank
 _DEFAULT_LIMIT = 2_048
 _DEFAULT_BYTES = 8 * 1024 * 1024
@@ -148,7 +151,7 @@ class Outbox:
     )
 
     def __init__(self, limit: int = _DEFAULT_LIMIT, limit_bytes: int = _DEFAULT_BYTES) -> None:
-        self._items: deque[tuple[int, bytes, object]] = deque()
+        self._items: deque[tuple[int, bytes, Mark | None]] = deque()
         self._bytes = 0
         self._limit = limit
         self._limit_bytes = limit_bytes
@@ -161,13 +164,13 @@ class Outbox:
         self.on_overrun: Callable[[], None] | None = None
         self.dropped = 0
 
-    def put(self, rank: int, payload: bytes, tag: object = None) -> None:
-        """Add one rendered event, or drop something, or become overrun. `tag` comes out again with it."""
+    def put(self, rank: int, payload: bytes, mark: Mark | None = None) -> None:
+        """Add one rendered event, or drop something, or become overrun. `mark` comes out again with it."""
         if self.closed or self.overrun:
             return
         size = self._bytes + len(payload)
         if len(self._items) < self._limit and size <= self._limit_bytes:
-            self._items.append((rank, payload, tag))
+            self._items.append((rank, payload, mark))
             self._bytes = size
             # Each event for each consumer comes by here.
             if self._wake is not None and not self._wake.done():
@@ -178,7 +181,7 @@ class Outbox:
             return
         self._shed()
         if self._fits(payload):
-            self._append(rank, payload, tag)
+            self._append(rank, payload, mark)
         else:
             self.overflow()
 
@@ -189,10 +192,10 @@ class Outbox:
         if self.on_overrun is not None:
             self.on_overrun()
 
-    def force(self, payload: bytes, tag: object = None) -> None:
+    def force(self, payload: bytes, mark: Mark | None = None) -> None:
         """Add something that is never dropped, whatever the bound, such as a control frame."""
         if not self.closed:
-            self._append(Severity.CRITICAL.rank, payload, tag)
+            self._append(Severity.CRITICAL.rank, payload, mark)
 
     def close(self) -> None:
         """No more will come; what waits can still be taken."""
@@ -206,9 +209,9 @@ class Outbox:
         """What waits, oldest first, about `limit_bytes` of it."""
         return [entry[1] for entry in self.entries(limit_bytes)]
 
-    def entries(self, limit_bytes: int = 65_536) -> Iterable[tuple[int, bytes, object]]:
-        """The same with rank and tag."""
-        taken: Iterable[tuple[int, bytes, object]]
+    def entries(self, limit_bytes: int = 65_536) -> Iterable[tuple[int, bytes, Mark | None]]:
+        """The same with rank and mark."""
+        taken: Iterable[tuple[int, bytes, Mark | None]]
         if self._bytes <= limit_bytes:
             taken, self._items, self._bytes = self._items, deque(), 0
         else:
@@ -271,8 +274,8 @@ class Outbox:
         self._items = kept
         self._bytes = sum(len(entry[1]) for entry in kept)
 
-    def _append(self, rank: int, payload: bytes, tag: object) -> None:
-        self._items.append((rank, payload, tag))
+    def _append(self, rank: int, payload: bytes, mark: Mark | None) -> None:
+        self._items.append((rank, payload, mark))
         self._bytes += len(payload)
         self._signal()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from handlers.aep.frames import Subscribe, exhausted, parse_subscribe
 from handlers.aep.levels import JSONObject, JSONValue
-from handlers.delivery import Item, Outbox
+from handlers.delivery import Item, Mark, Outbox
 from handlers.errors import FrameRefused, InvalidPosition, TooManyPositions
 from handlers.fanout import Subscription
 from handlers.positions import Resume, parse_resume
@@ -26,27 +27,26 @@ _REPLAYS_AT_ONCE = 2
 _READY_SECONDS = 2.0
 _REMEMBERED = 4_096
 
-Mark = tuple[str, str, int, int]
-"""Subscription, session, epoch, seq of a delivery."""
-
 
 class SharedOutbox(Outbox):
     """The box of a connection: what several of its subscriptions want in the same form goes out once."""
 
-    __slots__ = ("_current", "_forms")
+    __slots__ = ("_current", "_first", "_others")
 
     def __init__(self) -> None:
         super().__init__()
         self._current: Item | None = None
-        self._forms: list[bytes] = []
+        self._first = b""
+        self._others: tuple[bytes, ...] = ()
 
     def once(self, item: Item, payload: bytes) -> bool:
         """Whether this form of a live event is still to be sent."""
         if item is not self._current:
-            self._current, self._forms = item, []
-        if any(form is payload for form in self._forms):
+            self._current, self._first, self._others = item, payload, ()
+            return True
+        if payload is self._first or any(form is payload for form in self._others):
             return False
-        self._forms.append(payload)
+        self._others += (payload,)
         return True
 
 
@@ -70,7 +70,7 @@ class _Member(Subscription):
 
     def deliver(self, item: Item, payload: bytes) -> None:
         if self._shared.once(item, payload):
-            self._shared.put(item.rank, payload, mark(self.id, item.place))
+            self._shared.put(item.rank, payload, (self.id, item.place))
 
 
 class Subscriptions:
@@ -124,14 +124,14 @@ class Subscriptions:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._delivered = delivered
 
-    def note(self, tag: object) -> None:
-        """A delivery has been written."""
-        if isinstance(tag, tuple):
-            subscription, session, epoch, seq = tag
-            self._delivered.pop((subscription, session), None)
-            self._delivered[subscription, session] = (epoch, seq)
-            if len(self._delivered) > _REMEMBERED:
-                del self._delivered[next(iter(self._delivered))]
+    def note(self, marks: Iterable[Mark]) -> None:
+        """These deliveries have been written, in this order."""
+        last = {(sub, place[0]): place for sub, place in marks if place is not None}
+        for known, (_, epoch, seq) in last.items():
+            self._delivered.pop(known, None)
+            self._delivered[known] = (epoch, seq)
+        while len(self._delivered) > _REMEMBERED:
+            del self._delivered[next(iter(self._delivered))]
 
     def delivered(self) -> list[JSONValue]:
         """The last delivered position of each subscription and session, for the closing frame."""
@@ -166,7 +166,7 @@ class Subscriptions:
                     for item in chunk:
                         payload = member.replay(item)
                         if payload is not None:
-                            box.force(payload, mark(asked.id, item.place))
+                            box.force(payload, (asked.id, item.place))
             connection.service.hub.settle(member)
         except StateError as error:
             log.warning("a replay was cut short: %s", error)
@@ -176,8 +176,3 @@ class Subscriptions:
             connection.lag()
         finally:
             self._replays.pop(asked.id, None)
-
-
-def mark(subscription: str, place: tuple[str, int, int] | None) -> Mark | None:
-    """What is remembered of a delivery; None for what has no position."""
-    return None if place is None else (subscription, *place)
