@@ -12,6 +12,7 @@ import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 
+from deploy.relay.groups import task_group
 from deploy.relay.standing import SKEW_MS, Standing
 from deploy.relay.transport import LeaseLate, Parcel, Transport
 from handlers.aep.envelope import SEQ_ORIGIN_MS, source_uri
@@ -96,7 +97,7 @@ class Drain:
         self._tops = [await self._top(shard) for shard in range(self._keys.shards)]
         settled = [_place(cursor)[0] for cursor in self._cursors]
         claimed = await self._claim(settled, frozenset())
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             tasks = [group.create_task(self._shard(shard)) for shard in range(self._keys.shards)]
             for level in self._level:
                 await level.wait()

@@ -10,6 +10,7 @@ import random
 import time
 
 from deploy.relay.drain import Chunk, Drain
+from deploy.relay.groups import task_group
 from deploy.relay.posts import Posts
 from deploy.relay.sockets import Sockets
 from deploy.relay.standing import Standing
@@ -106,7 +107,7 @@ class Link:
         since: float | None = None
         reason = "stopping"
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 keeper = group.create_task(self._keep(lease))
                 await transport.open()
                 since = time.monotonic()

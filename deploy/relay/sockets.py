@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
+from deploy.relay.groups import task_group
 from deploy.relay.transport import Address, Guard, Parcel, RelayError, Timing
 from deploy.relay.uplink import Identity, OnCommand, Uplink
 from handlers.aep.levels import JSONObject
@@ -52,7 +53,7 @@ class Sockets:
         for parcel in parcels:
             parts.setdefault(Identity(parcel.key.emitter, parcel.key.agent), []).append(parcel.body)
         uplinks = [(await self._uplink(identity), bodies) for identity, bodies in parts.items()]
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             for uplink, bodies in uplinks:
                 group.create_task(uplink.deliver(bodies))
 
