@@ -252,6 +252,15 @@ class Restricted(Server):
         self.url = self.url.replace("://", "://aep:secret@")
 
 
+def logged(path: str) -> None:
+    """Wait until the server at a socket has written all that it told to its log; a busy disk may keep it."""
+    until = time.monotonic() + 20
+    with Redis(unix_socket_path=path, protocol=2) as redis:
+        while redis.info("persistence")["aof_buffer_length"]:
+            assert time.monotonic() < until, "the disk stands still"
+            time.sleep(0.01)
+
+
 class ClusterServers:
     """Three primaries that share the slots evenly."""
 

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from state import embedded
 from tests.app.duplex import duplex
 from tests.app.processes import ROOT, Process
 from tests.app.replica import fresh_prefix
-from tests.servers import AnyServer, free_port
+from tests.servers import AnyServer, free_port, logged
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -76,8 +77,7 @@ def test_killed_and_started_again_nothing_is_lost(private: Path) -> None:
         assert any("AEP_REDIS_URL is not set" in line and str(private) in line for line in first.lines)
         assert post(first.url, {"hook_event_name": "SessionStart", "session_id": "s1"}) == (b"{}", "yes")
         before = held(first.url)
-        # The server writes its log once a second.
-        time.sleep(1.5)
+        logged(embedded._socket(private))
     finally:
         first.kill()
     os.kill(json.loads((private / "server.json").read_text())["pid"], signal.SIGKILL)

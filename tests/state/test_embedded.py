@@ -24,6 +24,7 @@ from state.errors import EmbeddedFailed
 from state.feed import FeedEntry, FeedReader
 from state.keys import Keys, SessionKey
 from state.sessions import Bounds, Sessions
+from tests.servers import logged
 from tests.state.toy import Engine, Fold
 
 pytestmark = pytest.mark.skipif(embedded.find() is None, reason="no server program for this system")
@@ -65,13 +66,15 @@ def reap(pid: int) -> None:
 
 
 async def write(server: Embedded, count: int) -> int:
-    """Append events; how many the session has then."""
+    """Append events, and wait until the log has them; how many the session has then."""
     client = connect(server.url, Limits(write=10, read=10, connect=10))
     sessions = Sessions(client, Keys(), Bounds())
     for number in range(count):
         await Engine(sessions).apply(KEY, [b"%d" % number], time.time_ns() // 1_000_000)
     fold = Fold.decode((await sessions.load(KEY)).state)
     await client.close()
+    if server.durable:
+        await asyncio.to_thread(logged, server.url.removeprefix("unix://"))
     return fold.count
 
 
