@@ -15,6 +15,7 @@ from handlers.errors import FrameRefused, InvalidState
 from handlers.ingest import Posted
 from handlers.lifecycle.reducer import UNKNOWN
 from handlers.lifecycle.state import SessionState
+from handlers.pairs import beside
 from handlers.tokens import Principal, Right
 from state.errors import StateError
 from state.foreign import Foreign
@@ -129,7 +130,11 @@ class OwnSessions:
         found: list[SessionKey] = []
         for start in range(0, len(keys), _LOADS):
             part = keys[start : start + _LOADS]
-            records = await asyncio.gather(*(self._sessions.load(key) for key in part))
+            # A command nearly always has one to ask about, and waits for it.
+            if len(part) == 1:
+                records = [await self._sessions.load(part[0])]
+            else:
+                records = await asyncio.gather(*(self._sessions.load(key) for key in part))
             for key, record in zip(part, records, strict=True):
                 # The tombstone says that it ended once; the state knows whether it was resumed.
                 if record.state is not None and not _over(record.state):
@@ -215,18 +220,13 @@ class Router:
             kind = command.event["type"]
             raise FrameRefused("unsupported", f"{kind} is not accepted by this session", cause=command.id)
         # Shown first, and no trip of its own: what is decided follows on the same connection.
-        shown, handled = await asyncio.gather(
+        shown, _ = await beside(
             self._foreign.command(key, pack(OWN, command.body)),
             self._own_commands().handle(principal, key, command),
-            return_exceptions=True,
         )
-        if isinstance(handled, BaseException):
-            raise handled
         if isinstance(shown, StateError):
             # It is decided all the same, and its acknowledgement names it.
             self._counters.add("commands.unseen")
-        elif isinstance(shown, BaseException):
-            raise shown
 
     async def _route(self, principal: Principal, command: Posted) -> None:
         kind, session = str(command.event["type"]), command.session
@@ -241,7 +241,9 @@ class Router:
         if session is None:
             raise refused("no-route", "a command names its session")
         scope = principal.scope
-        everybody, own = await asyncio.gather(self._book.everywhere(), self._own.claimed(session, scope))
+        everybody, own = await beside(self._book.everywhere(), self._own.claimed(session, scope))
+        if isinstance(everybody, StateError):
+            raise everybody
         claims = [claim for claim in everybody if claim.session == session and scope in (None, claim.emitter)]
         if not claims and not own:
             if await self._own_commands().recall(self._own.names(session, scope), command):

@@ -49,6 +49,8 @@ class Claims:
     async def everywhere(self) -> list[tuple[str, str, bytes]]:
         """Process, name and value of every claim. Raises StateError."""
         members = await self._client.call(self._all, "ZRANGE", self._all, 0, -1, lane="read")
+        if not members:
+            return []
         processes = [member.decode() for member in members]
         flats = await asyncio.gather(*(self._claimed(process) for process in processes))
         return [
