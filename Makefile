@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench clean
+.PHONY: help setup run test shapes check bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -23,6 +23,11 @@ run: setup ## run the service on http://127.0.0.1:8398 (no Redis needed)
 
 test: setup ## the fast suite (embedded server on a free socket; nothing else needed)
 	$(BIN)/python -m pytest -n auto -m 'not vendor and not slow and not chaos'
+
+SHAPES = embedded $(if $(shell command -v redis-server),redis) acl cluster
+
+shapes: setup ## the fast suite in every shape of Redis: the Valkey of ours, Redis 7, a restricted user, a cluster
+	for shape in $(SHAPES); do AEP_TEST_REDIS=$$shape $(MAKE) test || exit 1; done
 
 check: setup ## ruff, strict types, import rules
 	$(BIN)/ruff check .
