@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.servers import Server
+
 
 class LossyProxy:
     """Passes bytes on. While `losses` is above zero, a script's reply is dropped, and its connection too."""
@@ -16,7 +18,7 @@ class LossyProxy:
     def __init__(self, target: str, path: str) -> None:
         self.losses = 0
         self.lost = 0
-        self._target = target.removeprefix("unix://")
+        self._target = target
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         self._listener.listen()
@@ -76,12 +78,12 @@ class LossyProxy:
 
 
 @contextlib.contextmanager
-def lossy(target: str) -> Iterator[tuple[str, LossyProxy]]:
-    """The URL of a proxy before `target`, and the proxy."""
+def lossy(server: Server) -> Iterator[tuple[str, LossyProxy]]:
+    """The URL of a proxy before a server on a socket, and the proxy."""
     with tempfile.TemporaryDirectory(prefix="aep") as directory:
         path = str(Path(directory) / "p.sock")
-        proxy = LossyProxy(target, path)
+        proxy = LossyProxy(server.path, path)
         try:
-            yield f"unix://{path}", proxy
+            yield server.url.replace(server.path, path), proxy
         finally:
             proxy.close()

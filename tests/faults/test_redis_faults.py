@@ -11,6 +11,7 @@ import pytest
 
 from tests.app.replica import Event, Replica, running, until
 from tests.faults.lossy import lossy
+from tests.fixtures_redis import Alone
 from tests.servers import OwnServer
 
 pytestmark = pytest.mark.slow
@@ -151,8 +152,8 @@ async def test_everything_flushed_between_hooks(own_server: OwnServer) -> None:
         assert tops == sorted(set(tops))
 
 
-async def test_replies_lost_on_the_way_back(own_server: OwnServer) -> None:
-    with lossy(own_server.url) as (url, proxy):
+async def test_replies_lost_on_the_way_back(alone: Alone) -> None:
+    with lossy(alone()) as (url, proxy):
         async with running(url, hook_timeout_ms=2_000) as replica:
             told = {}
             for number in range(40):
@@ -164,8 +165,8 @@ async def test_replies_lost_on_the_way_back(own_server: OwnServer) -> None:
             check(told, await all_events(replica))
 
 
-async def test_replies_lost_beyond_the_deadline(own_server: OwnServer) -> None:
-    with lossy(own_server.url) as (url, proxy):
+async def test_replies_lost_beyond_the_deadline(alone: Alone) -> None:
+    with lossy(alone()) as (url, proxy):
         async with running(url, hook_timeout_ms=250) as replica:
             await post(replica, "before")
             proxy.losses = 1_000
@@ -178,11 +179,12 @@ async def test_replies_lost_beyond_the_deadline(own_server: OwnServer) -> None:
             assert seen["lost"] == 1
 
 
-async def test_a_read_only_server_is_not_a_place_to_store(own_server: OwnServer) -> None:
-    async with running(own_server, hook_timeout_ms=250) as replica:
+async def test_a_read_only_server_is_not_a_place_to_store(alone: Alone) -> None:
+    server = alone()
+    async with running(server, hook_timeout_ms=250) as replica:
         assert (await post(replica, "before"))[0] == "yes"
-        assert own_server.run("REPLICAOF", "127.0.0.1", "1")
+        assert server.run("REPLICAOF", "127.0.0.1", "1")
         assert (await post(replica, "while"))[0] == "no"
-        assert own_server.run("REPLICAOF", "NO", "ONE")
+        assert server.run("REPLICAOF", "NO", "ONE")
         await recovered(replica)
         check({"before": "yes", "while": "no"}, await all_events(replica))
