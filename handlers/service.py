@@ -144,6 +144,8 @@ class Service:
         Raises SettingsError for a server that throws state away. One that is away is no reason not to start;
         it is looked at when it comes, and then health says what is wrong with it.
         """
+        if self.settings.idle is not None:
+            log.warning("%s", self.settings.idle)
         # The first hook must not wait for the connection.
         if await self.ping():
             with contextlib.suppress(StateError, TimeoutError):

@@ -77,6 +77,13 @@ class Settings:
         return self.web_control and self.web_mode == "primary"
 
     @property
+    def idle(self) -> str | None:
+        """What was set and has no effect, in a sentence that says what it lacks."""
+        if self.web_control and not self.answers_web:
+            return "AEP_KIMI_WEB_CONTROL does nothing without AEP_KIMI_WEB_MODE=primary"
+        return None
+
+    @property
     def controls(self) -> str | None:
         """The variable that lets something be commanded; None where nothing can be."""
         if self.control:

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def findings(url: str | None, env: Mapping[str, str], *, hooks: bool = True) -> Iterator[Finding]:
     """All checks, in order."""
+    yield from _environment(env)
     try:
         service = Service(url)
         yield from _service(service, env)
@@ -69,6 +70,20 @@ def findings(url: str | None, env: Mapping[str, str], *, hooks: bool = True) -> 
         yield Finding("wrong", "service", f"{error}; start it ('aep-kimi serve'), or correct AEP_URL")
     if hooks:
         yield from _hooks(env)
+
+
+def _environment(env: Mapping[str, str]) -> Iterator[Finding]:
+    """What a service that is started here would stumble over, or leave undone."""
+    from handlers.errors import SettingsError
+    from handlers.settings import Settings
+
+    try:
+        idle = Settings.from_env(env).idle
+    except SettingsError as error:
+        yield Finding("wrong", "settings", f"{error}; correct it")
+        return
+    if idle is not None:
+        yield Finding("wrong", "settings", f"{idle}; set that, too, or neither")
 
 
 def _service(service: Service, env: Mapping[str, str]) -> Iterator[Finding]:

@@ -110,3 +110,24 @@ def test_counts() -> None:
     counters = {"hooks.stored.no": 5, "hooks.limited": 2, "hooks.failed": 0}
     told = [finding.text for finding in counts({"counters": counters, "feed_missed": 7})]
     assert [text.split()[0] for text in told] == ["3", "2", "7"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [("AEP_KIMI_WEB_CONTROL", "1", "AEP_KIMI_WEB_MODE=primary"), ("AEP_BUFFER", "many", "AEP_BUFFER")],
+)
+async def test_settings_that_do_nothing_or_are_wrong(
+    name: str,
+    value: str,
+    remedy: str,
+    redis_server: AnyServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with running(redis_server) as replica:
+        monkeypatch.setenv(name, value)
+        code, found = await doctor(capsys, "--url", replica.url, "--no-hooks")
+    assert code == 1
+    assert found["settings"][0] == "wrong"
+    assert remedy in found["settings"][1]
+    assert found["service"][0] == "ok"

@@ -336,3 +336,6 @@ async def test_control_needs_primary_mode_and_a_token() -> None:
         Service(Settings(**given, web_mode="primary"))
     companion = Settings(**given)
     assert companion.controls is None
+    assert companion.idle is not None
+    assert Settings(**given, web_mode="primary").idle is None
+    assert Settings(redis_url="redis://127.0.0.1:1").idle is None
