@@ -17,6 +17,16 @@ from deploy.cli.guarded import GuardedProtocol
 from deploy.cli.serve import listen
 
 
+NAME = "deploy.cli.guarded:GuardedProtocol"
+
+
+def test_uvicorn_takes_it_by_name() -> None:
+    context = uvicorn.main.make_context("uvicorn", ["handlers.app:app", "--http", NAME])
+    config = uvicorn.Config(Starlette(), http=context.params["http"], lifespan="off", log_config=None)
+    config.load()
+    assert config.http_protocol_class is GuardedProtocol
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
