@@ -16,7 +16,6 @@ from starlette.routing import Route
 from deploy.cli.guarded import GuardedProtocol
 from deploy.cli.serve import listen
 
-
 NAME = "deploy.cli.guarded:GuardedProtocol"
 
 
