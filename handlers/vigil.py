@@ -132,20 +132,22 @@ class Vigil:
         """
         await self.beat()
         await self._pay()
-        others: dict[str, list[Waiting]] = {}
+        others: dict[str, dict[str, Waiting]] = {}
         # What is held from now on may be missing in what is read.
         mine = {held.ticket: held for held in self._book if held.opened is not None}
         for shard in range(self._keys.shards):
-            for entry in await self._gates.waiting(shard):
-                if entry.holder != self.holder:
-                    others.setdefault(entry.holder, []).append(entry)
-                    continue
-                known = self._book.get(entry.ticket)
-                if known is None:
-                    self._debts.setdefault(entry.ticket, _Debt(entry.key, None))
-                elif entry.phase == "decided":
-                    known.wake()
-                mine.pop(entry.ticket, None)
+            async for page in self._gates.waiting(shard):
+                for entry in page:
+                    holder = entry.holder
+                    if holder != self.holder:
+                        others.setdefault(holder, {})[entry.ticket] = entry
+                        continue
+                    known = self._book.get(entry.ticket)
+                    if known is None:
+                        self._debts.setdefault(entry.ticket, _Debt(entry.key, None))
+                    elif entry.decided:
+                        known.wake()
+                    mine.pop(entry.ticket, None)
         for held in mine.values():
             held.wake()
         await self._bury(others)
@@ -164,18 +166,19 @@ class Vigil:
             if not all(paid):
                 return
 
-    async def _bury(self, others: dict[str, list[Waiting]]) -> None:
+    async def _bury(self, others: dict[str, dict[str, Waiting]]) -> None:
         """Close the gates of processes that have been silent for long enough."""
         now = self._clock.steady()
         for holder in self._suspects.keys() - others.keys():
             del self._suspects[holder]
-        for holder, entries in others.items():
+        for holder, found in others.items():
             if await self._leases.lives(holder):
                 self._suspects.pop(holder, None)
                 continue
             if now - self._suspects.setdefault(holder, now) < DOUBT_SECONDS:
                 continue
-            for start in range(0, min(len(entries), _SWEPT_AT_ONCE), _TOGETHER):
+            entries = list(found.values())[:_SWEPT_AT_ONCE]
+            for start in range(0, len(entries), _TOGETHER):
                 group = entries[start : start + _TOGETHER]
                 swept = await asyncio.gather(
                     *(self._withdraw(entry.key, entry.ticket, None) for entry in group)

@@ -1,11 +1,12 @@
 """The index of held gates: which hooks wait in a shard, until when, and in which process.
 
-It is written by the commits that open, decide and close a gate, so it says what the sessions say; reading
-it is one call a shard, however many gates wait.
+It is written by the commits that open, decide and close a gate, so it says what the sessions say. It is read
+in pages: thousands of gates at once would be a pause for everybody else.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -15,7 +16,8 @@ from state.sessions import Mark
 
 Phase = Literal["open", "decided"]
 
-_PHASES: dict[bytes, Phase] = {b"o": "open", b"d": "decided"}
+_DECIDED = b"d"
+_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,17 @@ class Waiting:
     """One gate of the index. `ticket` begins with the name of its holder and a dot."""
 
     ticket: str
-    phase: Phase
-    until_ms: int  # Unix milliseconds
-    name: bytes  # of the session
+    value: bytes  # first letter of the phase, Unix milliseconds of its end, a slash, name of the session
+
+    @property
+    def decided(self) -> bool:
+        """Whether an answer was taken, which its holder may not know of."""
+        return self.value[:1] == _DECIDED
 
     @property
     def key(self) -> SessionKey:
         """The session."""
-        return SessionKey.parse(self.name)
+        return SessionKey.parse(self.value.partition(b"/")[2])
 
     @property
     def holder(self) -> str:
@@ -55,13 +60,18 @@ class Gates:
         self._client = client
         self._keys = keys
 
-    async def waiting(self, shard: int) -> list[Waiting]:
-        """Every gate that is held in a shard. Raises StateError."""
+    async def waiting(self, shard: int) -> AsyncIterator[list[Waiting]]:
+        """Every gate that is held in a shard all the while, in pages; one may come twice.
+
+        Raises StateError.
+        """
         at = self._keys.shard(shard, "gates")
-        found = cast("list[bytes]", await self._client.call(at, "HGETALL", at, lane="read"))
-        return [_parse(found[i], found[i + 1]) for i in range(0, len(found), 2)]
-
-
-def _parse(ticket: bytes, value: bytes) -> Waiting:
-    head, _, name = value.partition(b"/")
-    return Waiting(ticket.decode(), _PHASES[head[:1]], int(head[1:]), name)
+        cursor = b"0"
+        while True:
+            command = ("HSCAN", at, cursor, "COUNT", _PAGE)
+            cursor, found = cast(
+                "tuple[bytes, list[bytes]]", await self._client.call(at, *command, lane="read")
+            )
+            yield [Waiting(found[i].decode(), found[i + 1]) for i in range(0, len(found), 2)]
+            if cursor == b"0":
+                return
