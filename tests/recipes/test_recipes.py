@@ -77,6 +77,18 @@ def test_compose_keeps_state_and_rights_small() -> None:
     assert services["aep"]["deploy"]["replicas"] >= 2
 
 
+def test_compose_by_its_own_program() -> None:
+    path = str(DEPLOY / "docker" / "compose.yaml")
+    for command in (("docker", "compose"), ("docker-compose",)):
+        if shutil.which(command[0]) is None:
+            continue
+        version = subprocess.run([*command, "version"], capture_output=True, check=False)
+        if version.returncode == 0:
+            run(*command, "-f", path, "config", "-q", AEP_DOMAIN="aep.example.org")
+            return
+    pytest.skip("docker compose is not installed")
+
+
 def test_the_image_runs_as_nobody_in_particular() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
     assert re.search(r"^USER 10001$", text, re.MULTILINE)
