@@ -43,11 +43,10 @@ def _judge_health(base: str, answer: service.Answer) -> Check:
     if service.healthy(answer):
         return Check("ok", "service", f"{where} answers after {answer.took_ms:.0f} ms")
     if answer.error:
-        return Check(
-            "wrong",
-            "service",
-            f"{where} does not answer ({answer.error}); start it (`aep-kimi serve`), or correct --url",
-        )
+        remedy = "start it (`aep-kimi serve`), or correct --url"
+        if "certificate" in answer.error:
+            remedy = "have this machine trust its certificate's authority, or correct --url"
+        return Check("wrong", "service", f"{where} does not answer ({answer.error}); {remedy}")
     said = answer.body[:200].decode("utf-8", "replace").strip()
     if answer.status == 200 and said.startswith("{"):
         return Check(

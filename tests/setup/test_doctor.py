@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -278,6 +279,21 @@ def test_a_service_that_is_not_well(
     _, wrong = doctor(env, capsys)
     assert "runs but is not well" in wrong[0]
     assert "look at its log and its Redis" in wrong[0]
+
+
+def test_a_certificate_that_is_not_trusted(
+    env: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> tuple[int, bytes]:
+        raise ssl.SSLCertVerificationError(
+            1, "certificate verify failed: unable to get local issuer certificate"
+        )
+
+    monkeypatch.setattr(service, "_get", refuse)
+    code, wrong = doctor(env, capsys)
+    assert code == 1
+    assert any("have this machine trust its certificate's authority" in line for line in wrong)
+    assert not any("start it" in line for line in wrong)
 
 
 def test_another_service_on_the_port(
