@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import FrameType
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -22,8 +23,9 @@ from handlers.events_route import describe, post_events
 from handlers.frames_acp import frames_acp
 from handlers.frames_web import frames_web
 from handlers.health import healthz, readyz
-from handlers.hook_route import HookFront, hook
+from handlers.hook_route import HookFront
 from handlers.metrics import metrics
+from handlers.request_ids import Identified
 from handlers.responses import refused
 from handlers.service import Service
 from handlers.settings import Settings
@@ -33,6 +35,24 @@ from handlers.stream import stream
 _TOKEN = re.compile(r"(access_token)=[^&\s\"]*")
 _SERVER_LINES = 20
 _Handler = Callable[[int, FrameType | None], object]
+
+
+class Application(Starlette):
+    """Starlette, and ahead of it the hooks: they are nearly all of the traffic, and an agent waits for each.
+
+    Where a server's root path makes their path another one, they take the router as everybody does.
+    """
+
+    def __init__(self, service: Service, **options: Any) -> None:
+        super().__init__(**options)
+        self.state.service = service
+        self._hooks = HookFront(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/hook" and scope["method"] == "POST":
+            await self._hooks(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bool = False) -> Starlette:
@@ -52,9 +72,10 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
         finally:
             await service.stop()
 
-    app = Starlette(
+    app = Application(
+        service,
         routes=[
-            Route("/hook", hook, methods=["POST"]),
+            Route("/hook", HookFront(service), methods=["POST"]),
             Route("/frames/acp", frames_acp, methods=["POST"]),
             Route("/frames/web", frames_web, methods=["POST"]),
             Route("/stream", stream, methods=["GET"]),
@@ -67,10 +88,9 @@ def create_app(settings: Settings, *, clock: Clock | None = None, serverless: bo
             Route("/metrics", metrics, methods=["GET"]),
         ],
         lifespan=lifespan,
-        middleware=[Middleware(HookFront, service=service)],
+        middleware=[Middleware(Identified)],
         exception_handlers={Refused: refused},
     )
-    app.state.service = service
     for name in ("uvicorn.error", "uvicorn.access"):
         if not any(isinstance(known, ServerLog) for known in logging.getLogger(name).filters):
             logging.getLogger(name).addFilter(ServerLog())

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import re
 import time
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from handlers.errors import Refused
+from handlers.head import Head, head_of, text_of
 from handlers.settings import Settings
 from handlers.tokens import ALL_RIGHTS, OPEN_RIGHTS, OWNER_LABEL, Principal, Right, TokenFile
 
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")
 _RELOAD_SECONDS = 1.0
 
 
@@ -28,6 +27,7 @@ class Gatekeeper:
     """Decides for every request whom it speaks for, or refuses it."""
 
     def __init__(self, settings: Settings) -> None:
+        self._own = [token.encode() for token in (settings.token, settings.control_token) if token]
         self._token = settings.token
         self._control_token = settings.control_token
         self._emitter = settings.emitter
@@ -54,24 +54,33 @@ class Gatekeeper:
         known = frozenset({self._emitter})
         return known | self._file.emitters() if self._file is not None else known
 
-    def admit(self, scope: Scope, right: Right, *, query: bool = False, posting: bool = False) -> Principal:
-        """The principal of a request that wants `right`.
+    def admit(
+        self,
+        scope: Scope,
+        right: Right,
+        *,
+        query: bool = False,
+        posting: bool = False,
+        head: Head | None = None,
+    ) -> Principal:
+        """The principal of a request that wants `right`. `head` is its head, where that was read before.
 
         `query` allows `?access_token=` (AEP-0003 §8.1), `posting` refuses every foreign `Origin`. Raises
         `Refused` with 401 (no or wrong token), 403 (foreign page, host or address, or a token without the
         right).
         """
-        headers = Headers(scope=scope)
-        principal = self._identify(scope, headers, query)
+        if head is None:
+            head = head_of(scope)
+        principal = self._identify(scope, head, query)
         if principal is None:
             if self.protected:
                 raise Refused(401, "unauthorized", "a bearer token is needed: Authorization: Bearer TOKEN")
-            self._check_local(scope, headers)
+            self._check_local(scope, head)
             principal = self._open
         scope["aep.principal"] = principal
         if posting or not principal.authenticated:
-            check_origin(headers)
-        if not principal.may(right):
+            check_origin(head)
+        if right not in principal.rights and not principal.may(right):
             raise Refused(403, "forbidden", f"this token does not allow '{right}'")
         return principal
 
@@ -89,12 +98,12 @@ class Gatekeeper:
         self._reload()
         return self._file.grants(principal)
 
-    def _identify(self, scope: Scope, headers: Headers, query: bool) -> Principal | None:
-        token = _presented(scope, headers, query)
+    def _identify(self, scope: Scope, head: Head, query: bool) -> Principal | None:
+        token = _presented(scope, head, query)
         if token is None:
             return None
-        for own in (self._token, self._control_token):
-            if own is not None and hmac.compare_digest(token.encode(), own.encode()):
+        for own in self._own:
+            if hmac.compare_digest(token, own):
                 return self._owner
         if self._file is not None:
             self._reload()
@@ -107,46 +116,39 @@ class Gatekeeper:
             self._checked = now
             self._file.refresh()
 
-    def _check_local(self, scope: Scope, headers: Headers) -> None:
+    def _check_local(self, scope: Scope, head: Head) -> None:
         client = scope.get("client")
         if client is not None and client[0] and not _is_loopback(client[0]):
             raise Refused(403, "not-local", "without AEP_TOKEN only this machine is served")
-        if any(name in headers for name in _FORWARDED):
+        if any(name in head for name in _FORWARDED):
             raise Refused(403, "not-local", "without AEP_TOKEN nothing is served through a proxy")
-        host = headers.get("host", "")
-        name = _host_name(host)
+        name = _host_name(text_of(head, b"host"))
         if name is not None and name not in self._hosts and not _is_loopback(name):
             raise Refused(403, "unknown-host", "unknown Host; add its name to AEP_ALLOWED_HOSTS")
 
 
-def check_origin(headers: Headers) -> None:
+def check_origin(head: Head) -> None:
     """Refuse a request that a page of another origin made."""
-    origin = headers.get("origin")
-    if origin is None:
+    if b"origin" not in head:
         return
     try:
-        place = urlsplit(origin).netloc.lower()
+        place = urlsplit(text_of(head, b"origin")).netloc.lower()
     except ValueError:
         place = ""
-    if not place or place != headers.get("host", "").lower():
+    if not place or place != text_of(head, b"host").lower():
         raise Refused(403, "foreign-origin", "requests of other origins' pages are refused")
 
 
-def media_type(headers: Headers) -> str:
-    """The bare content type of a request, lower case, without parameters."""
-    return headers.get("content-type", "").split(";", 1)[0].strip().lower()
-
-
-def _presented(scope: Scope, headers: Headers, query: bool) -> str | None:
-    match = re.fullmatch(r"\s*bearer\s+(\S+)\s*", headers.get("authorization", ""), re.IGNORECASE)
-    if match is not None:
-        return match.group(1)
+def _presented(scope: Scope, head: Head, query: bool) -> bytes | None:
+    words = head.get(b"authorization", b"").split()
+    if len(words) == 2 and words[0].lower() == b"bearer":
+        return words[1]
     if query:
         raw: bytes = scope.get("query_string", b"")
         if b"access_token" in raw:
             values = parse_qs(raw.decode("latin-1")).get("access_token")
             if values:
-                return values[0]
+                return values[0].encode("utf-8", "surrogatepass")
     return None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
 from handlers.errors import Refused
+from handlers.head import Head, head_of, text_of
 from handlers.limit import Limit
 
 _SECONDS = 15.0
@@ -15,18 +15,18 @@ _DISCARDED = 8
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The whole body of a request; see `receive_body`."""
-    return await receive_body(request.headers, request.receive, limit)
+    return await receive_body(head_of(request.scope), request.receive, limit)
 
 
-async def receive_body(headers: Headers, receive: Receive, limit: int) -> bytes:
+async def receive_body(head: Head, receive: Receive, limit: int) -> bytes:
     """The whole body, at most `limit` bytes (413) within 15 s (408).
 
     What is too large is still read for a while, and thrown away: a sender whose connection closes under its
     hands sees a reset instead of the answer.
     """
-    if "content-encoding" in headers:
+    if b"content-encoding" in head:
         raise Refused(415, "unsupported-encoding", "compressed bodies are not taken")
-    declared = headers.get("content-length", "")
+    declared = text_of(head, b"content-length")
     keep = not (declared.isdecimal() and int(declared) > limit)
     chunks: list[bytes] = []
     size = 0

@@ -53,7 +53,9 @@ class Committer:
         What turns out to be decided before leaves the batch, settled; None when nothing is left of it.
         """
         key = seat.key
-        known: Record | None = None if seat.state is not None else await self._load(key)
+        known = progress.known
+        if known is None and seat.state is None:
+            known = await self._load(key)
         while True:
             now_ms = self._clock.now_ms()
             inputs = [entry for waiting in batch for entry in waiting.inputs]

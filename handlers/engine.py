@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -45,7 +46,7 @@ _SHARE = 0.8
 class _Step:
     """A commit that was sent on a guess; the future gives the script's reply."""
 
-    reply: asyncio.Future[list[int]]
+    reply: asyncio.Future[list[Any]]
     commit_id: str
     reduction: Reduction
     top: int
@@ -102,7 +103,7 @@ class Engine:
             if step is None:
                 outcome = await self._lead(seat, lane, Submission(inputs, deadline, puts))
             else:
-                progress = Try(sent=True)
+                progress = Try()
                 try:
                     reply = await step.reply
                 except (StateError, ResponseError) as error:
@@ -119,7 +120,10 @@ class Engine:
                     self._go_on(seat, lane)
                     outcome = Outcome(reduction.replies, "yes")
                 else:
-                    progress.sent = progress.unanswered
+                    self._seats.drop(seat)
+                    if reply is not _UNSAID:
+                        self._counters.add("commits.conflicts")
+                        progress.known = self._sessions.conflict(reply).record
                     late = Submission(inputs, deadline)
                     outcome = await self._lead(seat, lane, late, step.commit_id, progress)
         self._counters.commit.observe(self._clock.steady() - now)
@@ -147,9 +151,14 @@ class Engine:
         assert before is not None
         if before.gates:
             return None
+        version, top = seat.version, seat.top
         now_ms = self._clock.now_ms()
+        # What was merely observed asks for nothing but a plain commit, so the guess need not outlive it.
+        own = all([type(entry.moment) is Moment for entry in inputs])
+        if own:
+            self._seats.drop(seat)
         try:
-            reduction = reduce(before, inputs, now_ms, top=seat.top)
+            reduction = reduce(before, inputs, now_ms, top=top, own=own)
             state = reduction.state
             if reduction.acks or state.gates or any(["order" in reply for reply in reduction.replies]):
                 return None
@@ -163,7 +172,7 @@ class Engine:
         commit_id = self._sessions.commit_id()
         reply = self._sessions.start(
             seat.form,
-            expected=seat.version,
+            expected=version,
             commit_id=commit_id,
             state=encoded,
             events=events,
@@ -173,7 +182,8 @@ class Engine:
         )
         if reply is None:
             return None
-        top = max(seat.top, events[-1][0]) if events else seat.top
+        if events:
+            top = max(top, events[-1][0])
         return _Step(reply, commit_id, reduction, top, len(encoded))
 
     async def _wait(self, lane: Lane, waiting: Submission, now: float) -> Outcome:
@@ -308,7 +318,7 @@ class Engine:
                 waiting.lose(stored)
 
 
-_UNSAID = [0]
+_UNSAID: list[Any] = [0]
 """What is understood of no reply: nothing."""
 
 

@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from handlers.admission import admitted_body
 from handlers.aep.envelope import AEP_VERSION
-from handlers.auth import media_type
 from handlers.discovery import discovery
 from handlers.errors import InvalidEvent, Refused
+from handlers.head import head_of, media_type
 from handlers.ingest import Posted
 from handlers.responses import STORED, json_response
 from handlers.service import Service
@@ -33,7 +33,7 @@ async def post_events(request: Request) -> Response:
     service: Service = request.app.state.service
     principal = service.gate.admit(request.scope, Right.EMIT, posting=True)
     check_version(request.headers.get("aep-version"))
-    kind = media_type(request.headers)
+    kind = media_type(head_of(request.scope))
     if kind not in {"application/json", "application/x-ndjson"}:
         raise Refused(415, "unsupported-media-type", "events are application/json or application/x-ndjson")
     body = await admitted_body(service, request, principal)

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,8 +21,8 @@ from handlers.admission import admitted_body
 from handlers.aep.canonical import parse
 from handlers.aep.levels import JSONObject
 from handlers.agents import ACP
-from handlers.auth import media_type
 from handlers.errors import InvalidJSON, InvalidState, Refused
+from handlers.head import head_of, media_type
 from handlers.lifecycle.cursors import Placed
 from handlers.limit import Limit
 from handlers.mapping.acp_joins import END, TO_AGENT, TO_CLIENT, Joins, matters
@@ -67,7 +68,7 @@ async def frames_acp(request: Request) -> Response:
     service: Service = request.app.state.service
     arrived_ms = service.clock.now_ms()
     principal = service.gate.admit(request.scope, Right.EMIT, posting=True)
-    if media_type(request.headers) not in MEDIA_TYPES:
+    if media_type(head_of(request.scope)) not in MEDIA_TYPES:
         raise Refused(415, "unsupported-media-type", "frames are sent as application/x-ndjson")
     body = await admitted_body(service, request, principal)
     lines, malformed = read_lines(body, arrived_ms)

@@ -25,9 +25,9 @@ from starlette.responses import Response
 
 from handlers.admission import admitted_body
 from handlers.aep.levels import JSONValue
-from handlers.auth import media_type
 from handlers.client import Client
 from handlers.errors import InvalidState, Refused
+from handlers.head import head_of, media_type
 from handlers.lifecycle import cursors
 from handlers.lifecycle.state import SessionState
 from handlers.mapping.web import Mode
@@ -54,7 +54,7 @@ async def frames_web(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     principal = service.gate.admit(request.scope, Right.EMIT, posting=True)
-    if media_type(request.headers) != "application/x-ndjson":
+    if media_type(head_of(request.scope)) != "application/x-ndjson":
         raise Refused(415, "unsupported-media-type", "frames are sent as application/x-ndjson")
     reader = _reader(service, request.query_params)
     wait_ms = _wait(request.query_params)

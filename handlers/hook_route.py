@@ -6,25 +6,22 @@ import logging
 from dataclasses import dataclass
 
 import orjson
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from handlers import request_ids
 from handlers.admission import body_limit
 from handlers.aep.canonical import parse
 from handlers.aep.levels import JSONObject
-from handlers.auth import media_type
 from handlers.body import receive_body
 from handlers.client import Client
 from handlers.engine import Stored
 from handlers.errors import InvalidJSON, Refused
+from handlers.head import Head, head_of, media_type
 from handlers.holding import Held
 from handlers.lifecycle.reducer import UNKNOWN
 from handlers.mapping.gates import gate_request, is_gated
 from handlers.mapping.hooks import map_hook
-from handlers.responses import json_response, refusal
+from handlers.responses import refusal
 from handlers.service import Service
 from handlers.tokens import Principal, Right
 from state.keys import SessionKey
@@ -33,50 +30,37 @@ log = logging.getLogger(__name__)
 
 
 class HookFront:
-    """Answers `POST /hook` ahead of the router: it is nearly all of the traffic, and an agent waits for it.
+    """`POST /hook`: observe one hook event.
 
-    What it does not know (another path, a prefix of a host) goes on to the application behind.
+    200 with `{}` or the vendor's reply object, at once unless the call is held. 400 for what can never be an
+    event, 413 and 415 for a body that is too large or not JSON. `AEP-Stored` says `yes`, `no` or `unknown`
+    (DESIGN §5: the agent is never harmed by us).
     """
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app = app
+    def __init__(self, service: Service) -> None:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/hook" or scope["method"] != "POST":
-            await identified(self._app, scope, receive, send)
-            return
+        head = head_of(scope)
         # Off the hot path: an id is made only for those who ask for one, or need one in a log line.
-        identity = request_ids.given(scope["headers"])
+        identity = request_ids.given(head)
         request_ids.current.set(identity)
         try:
-            answer = await _answer(self._service, scope, receive)
+            # Whatever the payload weighed is let go with the frame of this call, before anything waits.
+            taken = await _take(self._service, scope, head, receive)
         except Refused as error:
             self._service.audit.refused(scope, error)
             await refusal(error, identity)(scope, receive, send)
             return
-        body = orjson.dumps(answer.reply)
-        headers = [*_HEADERS[answer.stored], (b"content-length", b"%d" % len(body))]
+        self._service.counters.add(_COUNTED[taken.stored])
+        body = b"{}"
+        if taken.held is not None or taken.queue:
+            body = orjson.dumps(await _reply(self._service, taken, receive))
+        headers = [*_HEADERS[taken.stored], (b"content-length", b"%d" % len(body))]
         if identity is not None:
             headers.append((request_ids.HEADER, identity))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-
-
-async def identified(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run `app` for a request with an id of its own, which its answer repeats."""
-    if scope["type"] != "http":
-        await app(scope, receive, send)
-        return
-    identity = request_ids.given(scope["headers"]) or request_ids.made()
-    request_ids.current.set(identity)
-
-    async def tell(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], (request_ids.HEADER, identity)]}
-        await send(message)
-
-    await app(scope, receive, tell)
 
 
 _HEADERS = {
@@ -87,14 +71,7 @@ _HEADERS = {
     )
     for stored in ("yes", "no", "unknown")
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the vendor is told, and whether the event is stored."""
-
-    reply: JSONObject
-    stored: Stored
+_COUNTED = {stored: f"hooks.stored.{stored}" for stored in _HEADERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,47 +84,30 @@ class _Taken:
     queue: tuple[str, ...] = ()
 
 
-async def hook(request: Request) -> Response:
-    """Observe one hook event (DESIGN §5: the agent is never harmed by us).
-
-    200 with `{}` or the vendor's reply object, at once unless the call is held. 400 for what can never be an
-    event, 413 and 415 for a body that is too large or not JSON. `AEP-Stored` says `yes`, `no` or `unknown`.
-    """
-    answer = await _answer(request.app.state.service, request.scope, request.receive)
-    return json_response(answer.reply, headers={"AEP-Stored": answer.stored})
-
-
-async def _answer(service: Service, scope: Scope, receive: Receive) -> Answer:
-    """One request up to its answer. Raises `Refused`."""
-    # Whatever the payload weighed is let go with the frame of this call, before anything waits.
-    taken = await _take(service, scope, receive)
-    service.counters.add(f"hooks.stored.{taken.stored}")
-    if taken.held is not None:
-        return Answer(await _hold(service, taken.held, receive), taken.stored)
-    if taken.queue:
-        return Answer(await _steer(service, taken.key, taken.queue, receive), taken.stored)
-    return Answer({}, taken.stored)
-
-
-async def _take(service: Service, scope: Scope, receive: Receive) -> _Taken:
-    """Read, map and commit one payload."""
-    arrived_ms = service.clock.now_ms()
-    started = service.clock.steady()
-    principal = service.gate.admit(scope, Right.EMIT, posting=True)
-    headers = Headers(scope=scope)
-    if media_type(headers) != "application/json":
+async def _take(service: Service, scope: Scope, head: Head, receive: Receive) -> _Taken:
+    """Read, map and commit one payload. Raises `Refused`."""
+    clock, counters = service.clock, service.counters
+    arrived_ms = clock.now_ms()
+    started = clock.steady()
+    principal = service.gate.admit(scope, Right.EMIT, posting=True, head=head)
+    if head.get(b"content-type") != b"application/json" and media_type(head) != "application/json":
         raise Refused(415, "unsupported-media-type", "a hook payload is sent as application/json")
-    body = await receive_body(headers, receive, body_limit(service, principal))
-    payload = decode(body)
-    service.counters.add("hooks.received")
-    if service.rates.wait(principal, started):
+    payload = decode(await receive_body(head, receive, body_limit(service, principal)))
+    counters.add("hooks.received")
+    if not service.rates.admits(principal, started):
         # The observer never breaks the agent: it goes on unobserved.
-        service.counters.add("hooks.limited")
+        counters.add("hooks.limited")
         return _Taken(SessionKey(principal.emitter, UNKNOWN), "no")
-    service.rates.take(principal, started)
     taken = await observe(service, principal, payload, arrived_ms, started)
-    service.counters.hook.observe(service.clock.steady() - started)
+    counters.hook.observe(clock.steady() - started)
     return taken
+
+
+async def _reply(service: Service, taken: _Taken, receive: Receive) -> JSONObject:
+    """What the vendor is told, once it is known."""
+    if taken.held is not None:
+        return await _hold(service, taken.held, receive)
+    return await _steer(service, taken.key, taken.queue, receive)
 
 
 async def _hold(service: Service, held: Held, receive: Receive) -> JSONObject:
@@ -222,7 +182,7 @@ async def observe(
             )
             return _Taken(key, stored, held)
         outcome = await service.engine.submit(key, moment, at_ms=arrived_ms, deadline=deadline)
-        queue = outcome.reply.get("queue")
+        queue = outcome.replies[0].get("queue")
         if isinstance(queue, list) and settings.instruct:
             return _Taken(key, outcome.stored, queue=tuple(str(name) for name in queue))
         return _Taken(key, outcome.stored)

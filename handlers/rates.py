@@ -28,6 +28,15 @@ class Rates:
         level = self._level(principal.name, rate, now)
         return 0.0 if level >= 1 else (1 - level) / rate
 
+    def admits(self, principal: Principal, now: float) -> bool:
+        """Charge one event if this token may hand it in now; whether it may."""
+        if not self._rate(principal):
+            return True
+        if self.wait(principal, now):
+            return False
+        self.take(principal, now)
+        return True
+
     def take(self, principal: Principal, now: float, events: int = 1) -> None:
         """Charge what was handed in."""
         rate = self._rate(principal)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from handlers.aep.levels import JSONObject
 from handlers.lifecycle.reducer import Command, Input
-from state.sessions import Put
+from state.sessions import Put, Record
 
 Stored = Literal["yes", "no", "unknown"]
 
@@ -67,10 +67,14 @@ class Submission:
 
 @dataclass(slots=True)
 class Try:
-    """Where a batch stands: `sent` while a commit of it may be applied without our knowing."""
+    """Where a batch stands: `sent` while a commit of it may be applied without our knowing.
+
+    `known` is where its session was just said to stand.
+    """
 
     sent: bool = False
     unanswered: bool = False
+    known: Record | None = None
 
 
 def ack_name(name: str) -> str:

@@ -66,7 +66,11 @@ class Principal:
 
 def token_digest(token: str) -> str:
     """The form in which a token stands in the file: `sha256:` and 64 hex digits."""
-    return "sha256:" + hashlib.sha256(token.encode()).hexdigest()
+    return _digest(token.encode())
+
+
+def _digest(token: bytes) -> str:
+    return "sha256:" + hashlib.sha256(token).hexdigest()
 
 
 def parse_tokens(text: str, variable: str = "AEP_TOKENS_FILE") -> dict[str, Principal]:
@@ -140,9 +144,9 @@ class TokenFile:
         except (OSError, UnicodeDecodeError) as error:
             self.problem = f"cannot read {self.path}: {getattr(error, 'strerror', None) or error}"
 
-    def find(self, token: str) -> Principal | None:
+    def find(self, token: bytes) -> Principal | None:
         """The principal of a presented token. The look-up is by digest, so it tells nothing by its time."""
-        return self._grants.get(token_digest(token))
+        return self._grants.get(_digest(token))
 
     def grants(self, principal: Principal) -> bool:
         """Whether the file still says of this principal what it said when it was let in."""

@@ -213,8 +213,7 @@ class Sessions:
                 raise
         if reply[0] == 1:
             return Committed(commit_id, again=reply[1] == 1)
-        taken = {reply[i].decode("utf-8", "surrogatepass"): reply[i + 1] for i in range(5, len(reply), 2)}
-        return Conflict(_record(reply[1:5]), taken)
+        return self.conflict(reply)
 
     def form(self, key: SessionKey) -> Form:
         """What all commits of a session have in common; kept by who commits there often."""
@@ -231,16 +230,21 @@ class Sessions:
         now_ms: int,
         due_ms: int | None,
         ended: bool,
-    ) -> asyncio.Future[list[int]] | None:
+    ) -> asyncio.Future[list[Any]] | None:
         """A plain commit, sent at once on a connection that stands; None where `commit` is to be called.
 
-        The future ends within the client's write limit. Only the reply `[1, …]` is to be understood: after
-        anything else, an error included, `commit` with the same id says what became of it.
+        The future ends within the client's write limit. The reply `[1, …]` is Committed, another one is for
+        `conflict`; after an error, `commit` with the same id says what became of it.
         """
         if len(events) > MAX_EVENTS or len(state) > MAX_STATE:
             return None
         packed = commits.pack(form, expected, commit_id, state, now_ms, due_ms, ended, events)
         return self.client.start(form.key, packed)
+
+    def conflict(self, reply: Sequence[Any]) -> Conflict:
+        """What the script says where it commits nothing."""
+        taken = {reply[i].decode("utf-8", "surrogatepass"): reply[i + 1] for i in range(5, len(reply), 2)}
+        return Conflict(_record(reply[1:5]), taken)
 
     async def put(self, key: SessionKey, put: Put) -> bytes | None:
         """Write a side value alone. With `once`, returns what was there instead, and then writes nothing."""

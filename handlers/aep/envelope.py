@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Protocol
@@ -27,11 +28,15 @@ SEQ_ORIGIN_MS: Final = 1_767_225_600_000
 EVENT_LIMIT: Final = 256 * 1024
 UNKNOWN: Final = "unknown"
 
-_LEFT_OUT: Final = {
-    "session": frozenset[str](),
-    "command": frozenset({"seq"}),
-    "agent": frozenset({"session", "run", "step", "seq"}),
+_LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
+    "session": (),
+    "command": ("seq",),
+    "agent": ("session", "run", "step", "seq"),
 }
+_ORDER: Final = (
+    *("aep", "id", "type", "subject", "time", "source", "agent"),
+    *("session", "run", "step", "seq", "cause", "severity", "capture"),
+)
 _LAST_MS: Final = 253_402_300_799_999
 _LONG_ATTRIBUTE: Final = 1024
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!#-;=?-~]*")
@@ -72,7 +77,7 @@ def position(last: int, now_ms: int) -> int:
 
 def rfc3339(ms: int) -> str:
     """A Unix time in milliseconds as RFC 3339 in UTC; outside 1970 to 9999 the nearest of them."""
-    seconds, milliseconds = divmod(min(max(ms, 0), _LAST_MS), 1000)
+    seconds, milliseconds = divmod(ms if 0 <= ms <= _LAST_MS else min(max(ms, 0), _LAST_MS), 1000)
     return f"{_second(seconds)}.{milliseconds:03d}Z"
 
 
@@ -99,41 +104,44 @@ def finish(
     """
     if not id or seq < 0:
         raise ValueError("an event needs an id and a position from 0")
-    event_type = draft.type if is_legal(draft.type) else extension_type(agent, draft.type)
-    if not is_valid(event_type, draft.data):
+    event_type, data = draft.type, draft.data
+    left_out = _known_scope(event_type)
+    if left_out is None:
         event_type = extension_type(agent, event_type)
-    attributes: dict[str, object] = {
-        "aep": AEP_VERSION,
-        "id": id,
-        "type": event_type,
-        "subject": draft.subject,
-        "time": rfc3339(time_ms),
-        "source": source if _URI.fullmatch(source) else _uri(source),
-        "agent": agent or UNKNOWN,
-        "session": session or UNKNOWN,
-        "run": run,
-        "step": step,
-        "seq": seq,
-        "cause": cause,
-        "severity": draft.severity.value,
-        "capture": draft.capture.value,
-    }
-    event = _scoped(attributes)
+        left_out = _LEFT_OUT[scope_of(event_type)]
+    if not is_valid(event_type, data):
+        event_type = extension_type(agent, event_type)
+        left_out = _LEFT_OUT[scope_of(event_type)]
+    event: dict[str, object] = {"aep": AEP_VERSION, "id": id, "type": event_type}
+    if draft.subject:
+        event["subject"] = draft.subject
+    event["time"] = rfc3339(time_ms)
+    event["source"] = _clean_source(source) if len(source) <= _LONG_ATTRIBUTE else _uri(source)
+    event["agent"] = agent or UNKNOWN
+    event["session"] = session or UNKNOWN
+    if run:
+        event["run"] = run
+    if step:
+        event["step"] = step
+    event["seq"] = seq
+    if cause:
+        event["cause"] = cause
+    event["severity"] = draft.severity
+    event["capture"] = draft.capture
+    for name in left_out:
+        event.pop(name, None)
     if draft.capture is not Capture.NONE:
-        event["data"] = draft.data
+        event["data"] = data
     finished = _dump(event)
-    return finished if len(finished) <= limit else _fitted(attributes, draft, limit)
+    if len(finished) <= limit:
+        return finished
+    return _fitted(event, draft, limit, {"session": session or UNKNOWN, "run": run, "step": step, "seq": seq})
 
 
-def _scoped(attributes: dict[str, object]) -> dict[str, object]:
-    """The attributes that the type's scope allows (AEP-0001 §5.2), without empty ones."""
-    scope = scope_of(str(attributes["type"]))
-    left_out = _LEFT_OUT[scope]
-    return {
-        name: value
-        for name, value in attributes.items()
-        if name not in left_out and value is not None and value != ""
-    }
+@lru_cache(maxsize=1024)
+def _known_scope(event_type: str) -> tuple[str, ...] | None:
+    """What an event of this type may not have (AEP-0001 §5.2); None for a type that is not legal."""
+    return _LEFT_OUT[scope_of(event_type)] if is_legal(event_type) else None
 
 
 def _dump(event: dict[str, object]) -> bytes:
@@ -143,20 +151,28 @@ def _dump(event: dict[str, object]) -> bytes:
         return orjson.dumps(writable(event))
 
 
-def _fitted(attributes: dict[str, object], draft: Drafted, limit: int) -> bytes:
-    """The event within `limit` bytes; only its session and source may still carry it above."""
-    bare = len(_dump(_scoped(attributes)))
+def _fitted(event: dict[str, object], draft: Drafted, limit: int, scoped: dict[str, object]) -> bytes:
+    """The event within `limit` bytes; only its session and source may still carry it above.
+
+    `scoped` has what the type's scope may have kept out, and the scope of another type lets in.
+    """
+    event.pop("data", None)
+    bare = len(_dump(event))
     if bare > limit // 2:
         for name in ("id", "subject", "run", "step", "cause", "agent"):
-            value = attributes[name]
+            value = event.get(name)
             if isinstance(value, str) and len(value) > _LONG_ATTRIBUTE:
-                attributes[name] = _marked(value)
-        bare = len(_dump(_scoped(attributes)))
-    event_type = str(attributes["type"])
+                event[name] = _marked(value)
+        bare = len(_dump(event))
+    event_type = str(event["type"])
     data = fit(event_type, draft.data, limit - bare - len(',"data":'))
     if draft.capture is not Capture.NONE and check_payload(event_type, data):
-        attributes["type"] = extension_type(str(attributes["agent"]), event_type)
-    event = _scoped(attributes)
+        event["type"] = extension_type(str(event["agent"]), event_type)
+        left_out = _LEFT_OUT[scope_of(str(event["type"]))]
+        known = scoped | event
+        event = {
+            name: known[name] for name in _ORDER if name not in left_out and known.get(name) not in (None, "")
+        }
     if draft.capture is not Capture.NONE:
         event["data"] = data
     return _dump(event)
@@ -174,8 +190,15 @@ def _part(text: str) -> str:
 
 
 def _uri(source: str) -> str:
+    if _URI.fullmatch(source):
+        return source
     cleaned = quote(_SURROGATE.sub("\ufffd", source), safe="%:/?#[]@!$&'()*+,;=-._~")
     return cleaned if _URI.fullmatch(cleaned) else f"aep://{_part(source)}"
+
+
+@lru_cache(maxsize=4096)
+def _clean_source(source: str) -> str:
+    return _uri(source)
 
 
 _known_source = lru_cache(maxsize=4096)(_source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -186,28 +186,27 @@ def _fits(value: JSONValue, shape: Shape) -> bool:
 def _is_kind(value: JSONValue, shape: Shape) -> bool:
     if shape.words:
         return isinstance(value, str) and value in shape.words
-    match shape.kind:
-        case "string":
-            return isinstance(value, str)
-        case "boolean":
-            return isinstance(value, bool)
-        case "object":
-            return isinstance(value, dict)
-        case "array":
-            return isinstance(value, list)
-        case "object|string":
-            return isinstance(value, dict | str)
-        case "integer":
-            return _is_integer(value) and _in_bounds(value, shape)
-        case "number":
-            return (
-                isinstance(value, int | float)
-                and not isinstance(value, bool)
-                and math.isfinite(value)
-                and _in_bounds(value, shape)
-            )
-        case "any":
-            return True
+    kind = _KINDS.get(shape.kind)
+    if kind is not None:
+        return isinstance(value, kind)
+    if shape.kind == "integer":
+        return _is_integer(value) and _in_bounds(value, shape)
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and _in_bounds(value, shape)
+    )
+
+
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "any": object,
+    "string": str,
+    "boolean": bool,
+    "object": dict,
+    "array": list,
+    "object|string": (dict, str),
+}
 
 
 def _wanted(shape: Shape) -> str:

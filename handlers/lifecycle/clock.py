@@ -10,13 +10,16 @@ from handlers.lifecycle import attention, gates, instructions, orders, runs, ses
 from handlers.lifecycle.state import SessionState
 from handlers.lifecycle.writer import Writer
 
-_PARTS = (gates, attention, instructions, orders, runs, session)
+PARTS = (gates, attention, instructions, orders, runs, session)
+"""Who waits for something; `SessionState.waits` says at a glance whether anybody does."""
 
 
 def due(state: SessionState) -> int | None:
     """Unix ms at which the state wants a tick; None when it waits for nothing."""
+    if not state.waits:
+        return None
     earliest = None
-    for part in _PARTS:
+    for part in PARTS:
         at = part.due(state)
         if at is not None and (earliest is None or at < earliest):
             earliest = at
@@ -27,6 +30,6 @@ def advance(w: Writer, to: int) -> None:
     """Let time pass up to Unix ms `to`, one due moment after the other."""
     while (at := due(w.state)) is not None and at <= to:
         w.at = at
-        for part in _PARTS:
+        for part in PARTS:
             part.tick(w)
     w.at = to

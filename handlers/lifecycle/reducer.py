@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import Struct
+
 from handlers.aep.levels import JSONObject
 from handlers.aep.ulid import Mint
 from handlers.lifecycle import acp, clock, commands, cursors, gates, hooks, instructions, orders, web
@@ -56,8 +58,7 @@ Happening = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """Something that reached us at Unix milliseconds `at_ms`, and the mint of the ids it will need."""
 
     moment: Happening
@@ -65,8 +66,7 @@ class Input:
     mint: Mint
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(Struct, frozen=True):
     """The state after the inputs, the events in order, and one reply per input.
 
     A reply is what the one who brought the input must know: `queue` for a prompt (the names of waiting
@@ -82,14 +82,17 @@ class Reduction:
     acks: tuple[tuple[str, str], ...] = ()
 
 
-def reduce(state: SessionState | None, inputs: Sequence[Input], now_ms: int, *, top: int = 0) -> Reduction:
-    """Reduce `inputs` in order. Nothing given is changed.
+def reduce(
+    state: SessionState | None, inputs: Sequence[Input], now_ms: int, *, top: int = 0, own: bool = False
+) -> Reduction:
+    """Reduce `inputs` in order. Nothing given is changed, but with `own` the state, which is given away.
 
     `state` is None where none is stored; `now_ms` (Unix milliseconds) is the clock of positions;
     `top` is the highest position of the replay stream, 0 where there is none.
     """
-    current = SessionState() if state is None else state.copy()
-    current.last_seq = max(current.last_seq, top)
+    current = SessionState() if state is None else state if own else state.copy()
+    if current.last_seq < top:
+        current.last_seq = top
     w = Writer(current, now_ms)
     replies: list[JSONObject] = []
     for given in inputs:

@@ -34,6 +34,7 @@ from handlers.lifecycle.entries import (
 SCHEMA = 1
 
 _ROOM = LIMIT - 4 * 1024
+_FEW = 24
 
 Engine = Literal["", "v1", "v2", "new"]
 
@@ -90,6 +91,21 @@ class SessionState(Struct, array_like=True):
     def tombstone(cls, last_seq: int) -> SessionState:
         """What is left when the state of an ended session has expired: it ended, and where it stood."""
         return cls(last_seq=last_seq, ended=True, over=True)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is anything in it that time could decide."""
+        run = self.run
+        return bool(
+            self.requests
+            or self.gates
+            or self.results
+            or self.failures
+            or self.queue
+            or self.ending
+            or self.web.orders
+            or (run is not None and (run.held or run.interrupt))
+        )
 
     def copy(self) -> SessionState:
         """A copy that can be changed without changing this one; entries are shared, they never change."""
@@ -156,11 +172,18 @@ class SessionState(Struct, array_like=True):
         while len(self.told) > TOLD:
             call = next(iter(self.told))
             self.past = past.added(self.past, self.told.pop(call).run, call, PAST)
+        web = self.web
+        if len(self.closed) > CLOSED:
+            forget(self.closed, CLOSED)
+        if len(web.begun) > BEGUN:
+            forget(web.begun, BEGUN)
+        if web.forms or web.asks:
+            forget(web.forms, FORMS)
+            forget(web.asks, REQUESTS)
+        if len(self.calls) <= _FEW and not (self.waits or self.given or web.forms or web.asks or self.acp):
+            # Whatever else there is, its own limits keep it far below the whole.
+            return
         forget(self.calls, CALLS)
-        forget(self.closed, CLOSED)
-        forget(self.web.forms, FORMS)
-        forget(self.web.begun, BEGUN)
-        forget(self.web.asks, REQUESTS)
         if 360 * len(self.calls) + 110 * len(self.told) + self._waiting_bytes() > _ROOM:
             while (self.calls or self.told) and len(self.encode()) > _ROOM:
                 forget(self.calls or self.told, len(self.calls or self.told) * 7 // 8)

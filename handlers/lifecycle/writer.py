@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from handlers.aep.envelope import position
 from handlers.aep.ulid import Mint
@@ -10,8 +10,7 @@ from handlers.lifecycle.state import SessionState
 from handlers.mapping.moments import Draft
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
+class Emitted(Struct, frozen=True):
     """An event with its identity, ready to be finished to bytes. `time_ms` is Unix milliseconds."""
 
     draft: Draft

@@ -9,12 +9,12 @@ same moment, so a batch that was taken half can be taken again.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from handlers.aep.levels import JSONObject, JSONValue
 from handlers.errors import InvalidState

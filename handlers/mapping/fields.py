@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from handlers.aep.canonical import digest
@@ -109,6 +110,7 @@ _DIALOG_LABELS = frozenset(
 )
 
 
+@lru_cache(maxsize=1024)
 def severity(event_type: str) -> Severity:
     """DESIGN §4 rule 12."""
     if event_type == "attention.requested":
@@ -136,7 +138,9 @@ class Shape:
 
     def put(self, **fields: JSONValue) -> Shape:
         """Structural fields (metadata); None is left out."""
-        self._data.update({key: value for key, value in fields.items() if value is not None})
+        for key, value in fields.items():
+            if value is not None:
+                self._data[key] = value
         return self
 
     def prose(self, value: str | None) -> str | None:
@@ -185,11 +189,17 @@ class Shape:
         return info
 
     def draft(self, subject: str | None = None) -> Draft:
+        """What was put together, about `subject`."""
         if self.level is Capture.NONE:
             return Draft(self.type, {}, subject, self.level, severity(self.type))
         if self._truncated:
             self._data["truncated"] = True
         return Draft(self.type, self._data, subject, self.level, severity(self.type))
+
+
+def bare(event_type: str, level: Capture) -> Draft:
+    """A draft that says that something happened, and nothing more."""
+    return Draft(event_type, {}, None, level, severity(event_type))
 
 
 def _weight(value: JSONValue) -> int:

@@ -22,7 +22,7 @@ _READERS: Mapping[str, tuple[str, Callable[[JSONValue], JSONValue]]] = {
     "tool_call_id": ("tool_call_id", text),
     "turn_id": ("turn_id", _turn),
     "agent_id": ("agent_id", text),
-    "request_id": ("id", text),
+    "id": ("request_id", text),
     "is_steer": ("is_steer", flag),
     "client_type": ("client_type", token),
     "origin_kind": ("origin_kind", token),
@@ -33,7 +33,7 @@ _READERS: Mapping[str, tuple[str, Callable[[JSONValue], JSONValue]]] = {
     "error_type": ("error_type", token),
     "agent_name": ("agent_name", name),
     "task_id": ("task_id", token),
-    "task_kind": ("kind", token),
+    "kind": ("task_kind", token),
     "notification_type": ("notification_type", token),
     "source_kind": ("source_kind", token),
     "source_id": ("source_id", token),
@@ -41,14 +41,17 @@ _READERS: Mapping[str, tuple[str, Callable[[JSONValue], JSONValue]]] = {
     "queue_length": ("queue_length", count),
     "trigger": ("trigger", token),
 }
+"""The vendor's field to the fact it is, and how it is read."""
 
 
 def facts(event: str, payload: JSONObject) -> JSONObject:
     """The facts of one payload, whatever its event."""
     found: JSONObject = {"event": event, "has_is_steer": "is_steer" in payload}
-    for fact, (field, read) in _READERS.items():
-        if field in payload:
-            value = read(payload[field])
+    for field, given in payload.items():
+        known = _READERS.get(field)
+        if known is not None:
+            fact, read = known
+            value = read(given)
             if value is not None:
                 found[fact] = value
     if table(payload.get("tool_input")).get("run_in_background") is True:

@@ -15,6 +15,7 @@ from handlers.aep.levels import Capture, JSONObject, JSONValue
 from handlers.aep.names import extension_type, snake
 from handlers.mapping.fields import (
     Shape,
+    bare,
     count,
     digest_of,
     flag,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from handlers.aep.capture import Posture
 
 VENDOR = "kimi-code"
+_LONG = 128
 
 _END_REASONS: Mapping[str, str] = {
     "exit": "normal",
@@ -44,7 +46,10 @@ def map_hook(payload: JSONObject, posture: Posture) -> Moment:
     """Map one hook payload at the capture tier of `posture`. Pure; raises nothing, whatever is inside."""
     event = payload.get("hook_event_name")
     event = event if isinstance(event, str) else ""
-    fallback = _fallback(event, payload, posture)
+    if event == "PreCompact" or len(event) > _LONG:
+        fallback = _fallback(event, payload, posture)
+    else:
+        fallback = _bare_fallback(event, posture.capture)
     make = _EVENTS.get(event)
     draft = make(payload, posture) if make is not None else None
     return Moment(
@@ -57,15 +62,14 @@ def map_hook(payload: JSONObject, posture: Posture) -> Moment:
     )
 
 
-def _fallback_type(event: str) -> str:
-    return extension_type(VENDOR, "session", snake(event))
-
-
-_known_type = lru_cache(maxsize=256)(_fallback_type)
+@lru_cache(maxsize=256)
+def _bare_fallback(event: str, level: Capture) -> Draft:
+    """The fallback of an event that tells nothing of its payload: always the same one."""
+    return bare(extension_type(VENDOR, "session", snake(event)), level)
 
 
 def _fallback(event: str, payload: JSONObject, posture: Posture) -> Draft:
-    shape = Shape(_known_type(event) if len(event) <= 128 else _fallback_type(event), posture)
+    shape = Shape(extension_type(VENDOR, "session", snake(event)), posture)
     if event == "PreCompact":
         shape.put(trigger=token(payload.get("trigger")), token_count=count(payload.get("token_count")))
     return shape.draft()

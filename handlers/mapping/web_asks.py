@@ -7,8 +7,9 @@ no way to answer, AEP-0008). The subject is the vendor's approval or question id
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue
 from handlers.mapping.fields import Shape, name, table, text, token

@@ -181,6 +181,19 @@ def test_any_large_payload_fits(data: JSONObject) -> None:
         assert event["data"]["truncated"] is True
 
 
+def test_an_event_that_leaves_its_scope_to_fit_is_whole() -> None:
+    # An agent's event has no session; what becomes of it when its payload no longer fits the schema has one.
+    spec = {name: shape for name, shape in TYPES.items() if name.startswith("agent.") and shape.required}
+    for event_type in spec:
+        data: JSONObject = {name: "v" * 10**6 for name in TYPES[event_type].required}
+        event = orjson.loads(finish(Said(event_type, data), **IDENTITY))
+        assert check_event(event) == []
+        if event["type"].startswith("x."):
+            assert list(event)[:2] == ["aep", "id"]
+            assert event["seq"] == IDENTITY["seq"]
+            assert list(event).index("session") < list(event).index("seq") < list(event).index("severity")
+
+
 def test_long_attributes_are_cut_and_stay_different() -> None:
     cut = [finished(Said("run.finished", subject="s" * 300_000 + end))["subject"] for end in "ab"]
     assert cut[0] != cut[1]

@@ -111,15 +111,15 @@ def test_a_token_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("")
     grants = TokenFile(str(path))
-    assert grants.find("new-token") is None
+    assert grants.find(b"new-token") is None
     path.write_text(f"{token_digest('new-token')} bob steer\n")
     grants.refresh()
-    found = grants.find("new-token")
+    found = grants.find(b"new-token")
     assert found is not None
     assert found.may(Right.ANSWER)
     path.write_text("nonsense\n")
     grants.refresh()
-    assert grants.find("new-token") is not None
+    assert grants.find(b"new-token") is not None
     assert grants.problem is not None
 
 

@@ -13,6 +13,7 @@ from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
 from handlers.aep.streams import StreamChecker
 from handlers.aep.ulid import Mint
+from handlers.lifecycle import clock
 from handlers.lifecycle.bounds import LIMIT
 from handlers.lifecycle.reducer import Emitted, Input, Tick, reduce
 from handlers.lifecycle.state import SessionState
@@ -157,6 +158,23 @@ def test_what_is_due_is_told_the_same_by_a_tick_and_by_the_next_event(engine: st
         told += reduction.events
     assert types(told) == types(plain)
     assert [event.time_ms for event in told] == [event.time_ms for event in plain]
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(engine=engines, story=steps)
+def test_a_state_that_is_given_away_gives_the_same(engine: str, story: list[Any]) -> None:
+    kept: SessionState | None = None
+    given_away: SessionState | None = None
+    for step in _inputs(engine, story):
+        plain = reduce(kept, [step], START_MS)
+        own = reduce(given_away, [step], START_MS, own=True)
+        assert own.events == plain.events
+        assert own.replies == plain.replies
+        assert given_away is None or own.state is given_away
+        kept, given_away = plain.state, own.state
+        assert kept.encode() == given_away.encode()
+        dues = [due for part in clock.PARTS if (due := part.due(kept)) is not None]
+        assert clock.due(kept) == min(dues, default=None), "what waits is seen at a glance"
 
 
 # What one prompt with tools, a question and subagents looks like; `+` marks what is sent without waiting.
