@@ -248,9 +248,19 @@ def _config() -> str:
     return Path(HOME, ".kimi-code/config.toml").read_text()
 
 
+def received(user: User, replica: int) -> int:
+    """How many hooks a replica has taken."""
+    request = urllib.request.Request(f"http://127.0.0.1{replica}:8398/healthz")
+    request.add_header("Authorization", f"Bearer {user.token}")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        counters = json.load(answer)["counters"]
+    return int(counters.get("hooks.received", 0))
+
+
 def check_replicas(user: User, later: list[str]) -> None:
     """One may die, and one after the other may be restarted: no hook is lost."""
-    assert [user.hook("whole") for _ in range(4)] == ["yes"] * 4
+    assert [user.hook("whole") for _ in range(20)] == ["yes"] * 20
+    assert all(received(user, replica) > 5 for replica in (1, 2)), "one replica gets all of the work"
     paste("systemctl kill -s KILL aep-kimi@1")
     time.sleep(0.5)  # what it had in hand is lost, so nothing is
     assert [user.hook("half") for _ in range(20)] == ["yes"] * 20

@@ -34,7 +34,7 @@ def nginx(directory: Path, replicas: list[Process]) -> Iterator[tuple[str, ssl.S
     made = f"-keyout {key} -out {certificate} -days 1 {names}"
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made.split())
     site = (DEPLOY / "proxy" / "nginx.conf").read_text()
-    for address, replica in zip(("127.0.0.1:8398", "127.0.0.2:8398"), replicas, strict=True):
+    for address, replica in zip(("127.0.0.11:8398", "127.0.0.12:8398"), replicas, strict=True):
         assert address in site
         site = site.replace(address, replica.url.removeprefix("http://"))
     for pattern, ours in (
