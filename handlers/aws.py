@@ -32,8 +32,11 @@ GATEWAY_MS = 29_000
 """How long API Gateway waits for an answer, whatever the function's own limit is. A Function URL waits on."""
 RESERVE_MS = 3_000
 """What a hold leaves of that: an answer that comes at its end is applied up to 2 s later, and sent."""
+LARGEST = 6 * 1024 * 1024
+"""Bytes of an answer, as JSON, that Lambda passes on; a larger one becomes an error that says nothing."""
 _SHORTEST_MS = 1_000
 _NO_SOCKET = "this host keeps no connections: use a host that does, on the same Redis"
+_NO_ROOM = "this host passes on 6 MiB at most: filter by session, resume with from, or use another host"
 
 
 class Function:
@@ -56,9 +59,9 @@ class Function:
                 return {"ticked": asyncio.get_event_loop().run_until_complete(self._sweep())}
             if "connectionId" in event.get("requestContext", {}):
                 # A WebSocket API asks before it opens a connection; this status is the client's answer.
-                body = {"error": "no-socket", "detail": _NO_SOCKET}
-                return {"statusCode": 501, "body": json.dumps(body)}
-            return self._http(event, context)
+                return _plainly("no-socket", _NO_SOCKET)
+            answer = self._http(event, context)
+            return answer if _fits(answer) else _plainly("answer-too-large", _NO_ROOM)
         finally:
             self._ended = self._now()
 
@@ -114,6 +117,19 @@ def left_ms(event: dict[str, Any], context: Any, now: float) -> float:
         came = asked.get("timeEpoch", asked.get("requestTimeEpoch"))
         limits.append(GATEWAY_MS - (max(0.0, now * 1000 - came) if isinstance(came, int) else 0.0))
     return min(limits)
+
+
+def _fits(answer: dict[str, Any]) -> bool:
+    # JSON makes no byte of a body more than six, so most need not be looked at.
+    if len(answer["body"]) * 6 < LARGEST:
+        return True
+    return len(json.dumps(answer, ensure_ascii=False).encode()) <= LARGEST
+
+
+def _plainly(code: str, detail: str) -> dict[str, Any]:
+    headers = {"content-type": "application/json", "cache-control": "no-store"}
+    body = json.dumps({"error": code, "detail": detail})
+    return {"statusCode": 501, "headers": headers, "body": body, "isBase64Encoded": False}
 
 
 def entry(app: LazyApp) -> Invocation:

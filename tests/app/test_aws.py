@@ -23,6 +23,7 @@ from tests.app.aws_events import (
     body_of,
     function_url,
     http_v2,
+    replay_of,
     rest,
     schedule,
     socket_connect,
@@ -89,6 +90,26 @@ def test_every_kind_of_event_takes_a_batch(container: Container, via: Builder) -
     answer = container.call(event)
     assert answer["statusCode"] in (200, 202), answer
     assert [event["run"] for event in container.events("f1", via=via)] == ["r0", "r1", "r2"]
+
+
+def test_an_answer_that_the_platform_would_drop_is_refused_plainly(container: Container) -> None:
+    for run in range(3):
+        event = {"aep": "0.1", "type": "run.started", "time": "2026-03-10T00:00:00.000Z", "agent": "x"}
+        event |= {"source": "aep://other/agent/x/session/big", "session": "big", "epoch": 0, "run": f"r{run}"}
+        event |= {"severity": "info", "capture": "metadata", "data": {"x.other.note": "ä" * 20_000}}
+        lines = [
+            json.dumps(event | {"id": f"01J{run:03d}{seq:020d}", "seq": run * 60 + seq}, ensure_ascii=False)
+            for seq in range(60)
+        ]
+        ask = Ask("POST", "/events", "\n".join(lines) + "\n", content_type="application/x-ndjson")
+        sent = function_url(ask)
+        sent["headers"]["aep-version"] = "0.1"
+        assert container.call(sent)["statusCode"] == 202
+        answer = container.call(function_url(replay_of("big")))
+        whole = run < 2  # 2.4 MB of text a batch
+        assert answer["statusCode"] == (200 if whole else 501)
+    assert json.loads(body_of(answer))["error"] == "answer-too-large"
+    assert len(container.events("other")) == 0
 
 
 @EACH
