@@ -136,6 +136,8 @@ def _cursor(state: bytes, link: str | None) -> Cursor | None:
     if stands is None:
         return None
     cursor: Cursor = {"epoch": stands[0], "seq": stands[1]}
+    if session.web.stamp:
+        cursor["stamp"] = session.web.stamp
     # A run or a request may have ended with the vendor's process, which then says nothing of it.
     if session.run is not None or session.requests:
         cursor["open"] = True

@@ -83,7 +83,9 @@ class Reader:
         # Numbered by the vendor apart from the sessions that they are about.
         channel = _GLOBAL if frame.get("session_id") == GLOBAL_SESSION else CHANNEL
         stream = _stream(channel, frame.get("epoch"))
-        _add(batch, session_of(frame), Placed(Tick() if moment is None else moment, stream, seq), size)
+        stamp = text(frame.get("timestamp")) if channel == CHANNEL else None
+        happening = Tick() if moment is None else moment
+        _add(batch, session_of(frame), Placed(happening, stream, seq, stamp), size)
 
     def _map(self, frame: JSONObject) -> Moment | None:
         moment = map_frame(frame, self.mode, self.posture)
@@ -120,6 +122,7 @@ class Reader:
             asks=tuple(asks),
             reason=token(line.get("reason")),
             missed=count(line.get("missed")),
+            rewound=text(line.get("rewound")),
             primary=self.mode == "primary",
             bare=self.posture.level("run.started") is Capture.NONE,
         )

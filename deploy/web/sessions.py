@@ -20,6 +20,7 @@ from deploy.web.sequence import Sequence
 JSON = dict[str, Any]
 
 GLOBAL = "__global__"
+REWOUND = "rewound"
 _AT_ONCE = 50
 _PAUSE_SECONDS = 0.5
 _YOUNG_SECONDS = 24 * 3_600.0
@@ -64,6 +65,8 @@ class Known:
     held: list[tuple[str | None, bytes]] = field(default_factory=list)
     snapshot: tuple[int, bytes] | None = None
     """What is to be told behind the frame of that number."""
+    last: tuple[int, str] | None = None
+    """Number and time of the last frame that the service took, until the server has shown it again."""
 
 
 class Sessions:
@@ -159,11 +162,23 @@ class Sessions:
             self.told = True
             self._want(name)
             return
-        self._forward(name, known, known.sequence.take(epoch if isinstance(epoch, str) else None, seq, raw))
+        ready = known.sequence.take(epoch if isinstance(epoch, str) else None, seq, raw)
+        if known.last is not None and seq == known.last[0]:
+            if frame.get("timestamp") != known.last[1]:
+                self._rewound(name, known)
+                return
+            known.last, ready = None, ready[1:]
+        self._forward(name, known, ready)
         if known.sequence.broken and known.live:
             self._figures.gaps += 1
             known.live = False
             self._want(name)
+
+    def _rewound(self, name: str, known: Known) -> None:
+        """The server gave that number twice: killed before its journal had the first (kimi-code 2.1.0)."""
+        known.last = None
+        known.sequence.again(None, None)
+        self._resync[name] = REWOUND
 
     async def follow(self) -> None:
         """Subscribe to whatever is wanted, until cancelled."""
@@ -267,7 +282,7 @@ class Sessions:
         for name in names:
             known = self._known.setdefault(name, Known())
             known.snapshot, sequence = None, known.sequence
-            await self._place(name, sequence, stored.get(name))
+            known.last = await self._place(name, sequence, stored.get(name))
             if sequence.seq is not None:
                 cursors[name] = {"seq": sequence.seq}
                 if sequence.epoch is not None:
@@ -286,18 +301,24 @@ class Sessions:
                 self._resync.pop(name, None)
         self._outbox.tell({"link": "claim", "ids": [name for name in names if name in accepted]})
 
-    async def _place(self, name: str, sequence: Sequence, stored: JSON | None) -> None:
-        """From where on the session is asked for."""
+    async def _place(self, name: str, sequence: Sequence, stored: JSON | None) -> tuple[int, str] | None:
+        """From where on the session is asked for: from the last frame that the service took, to know it.
+
+        The answer is that frame's number and time, None where it is not asked for.
+        """
         if name in self._oversized:
             # Asked for again, the frame that is too large would only come again.
             self._oversized.discard(name)
             self._resync[name] = "oversized"
             sequence.again(None, None)
         elif stored is not None and isinstance(stored.get("seq"), int):
-            epoch = stored.get("epoch")
-            sequence.again(None if epoch == "-" else epoch, stored["seq"])
+            epoch, seq, stamp = stored.get("epoch"), stored["seq"], stored.get("stamp")
+            last = (seq, stamp) if isinstance(stamp, str) and seq > 0 else None
+            sequence.again(None if epoch == "-" else epoch, seq - 1 if last else seq)
+            return last
         else:
             sequence.again(None, 0 if await self._young(name) else None)
+        return None
 
     async def _accepted(self, name: str, at: JSON, stored: JSON | None) -> None:
         """The server sends this session's frames from now on; what it could not send, a snapshot tells."""
@@ -308,7 +329,13 @@ class Sessions:
         if known.sequence.halted:
             return
         seq = at.get("seq")
+        same = stored is not None and at.get("epoch") == stored.get("epoch")
+        if same and known.last is not None and isinstance(seq, int) and seq < known.last[0]:
+            self._rewound(name, known)
         reason = self._resync.pop(name, None)
+        if known.last is not None and reason is not None:
+            known.sequence.seq = known.last[0]
+        known.last = None
         if reason is None and known.sequence.seq is not None:
             ready = known.sequence.acknowledged(at.get("epoch"), seq if isinstance(seq, int) else None)
             self._forward(name, known, ready)
@@ -322,9 +349,9 @@ class Sessions:
             elif stored is None or not stored.get("open"):
                 known.live, known.tries = True, 0
                 return
-        await self._snapshot(name, known, reason)
+        await self._snapshot(name, known, reason, stored or {})
 
-    async def _snapshot(self, name: str, known: Known, reason: str | None) -> None:
+    async def _snapshot(self, name: str, known: Known, reason: str | None, stored: JSON) -> None:
         known.sequence.pause()
         try:
             line = await self._rest.snapshot(name)
@@ -346,7 +373,9 @@ class Sessions:
             if reason is not None:
                 self._figures.resyncs += 1
                 line["reason"] = reason
-                if stood.epoch == epoch and stood.seq is not None:
+                if reason == REWOUND and epoch == stored.get("epoch"):
+                    line["rewound"] = stored.get("stamp")
+                elif stood.epoch == epoch and stood.seq is not None:
                     line["missed"] = max(0, seq - stood.seq)
             known.snapshot = None
             if not self._outbox.put(orjson.dumps(line)):

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from handlers.lifecycle.bounds import CURSORS
-from handlers.lifecycle.names import key
+from handlers.lifecycle.names import clip, key
 from handlers.lifecycle.state import SessionState, forget
 
 if TYPE_CHECKING:
     from handlers.lifecycle.reducer import Happening
+
+
+_STAMP = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,14 @@ class Placed:
     """`moment` as number `number` of the stream `scope`; a `Tick` only moves the cursor.
 
     A scope is the channel and what numbers its moments anew: `web.{epoch}` of a `kimi web` journal,
-    `acp.{connection}` of a tee. Numbers rise within a session and scope; gaps are legal.
+    `acp.{connection}` of a tee. Numbers rise within a session and scope; gaps are legal. `stamp` tells a
+    moment of that number from another one, where the vendor may give a number twice.
     """
 
     moment: Happening
     scope: str
     number: int
+    stamp: str | None = None
 
 
 def admit(state: SessionState, placed: Placed) -> bool:
@@ -39,7 +44,11 @@ def admit(state: SessionState, placed: Placed) -> bool:
     last = state.cursors.pop(scope, -1)
     state.cursors[scope] = max(last, placed.number)
     forget(state.cursors, CURSORS)
-    return placed.number > last
+    if placed.number <= last:
+        return False
+    if placed.stamp is not None:
+        state.web.stamp = placed.stamp if clip(placed.stamp, _STAMP) == placed.stamp else ""
+    return True
 
 
 def latest(state: SessionState, channel: str) -> tuple[str, int] | None:

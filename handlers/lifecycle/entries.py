@@ -200,6 +200,7 @@ class Web(Struct, array_like=True):
     asks: dict[str, str] = {}  # id of an `attention.requested` that can be answered here → its key
     orders: dict[str, Order] = {}  # by the name of the command
     acked: list[str] = []  # names of the last commands that were orders
+    stamp: str = ""  # when the last frame taken was written, in its server's words
 
     def copy(self) -> Web:
         return Web(
@@ -213,6 +214,7 @@ class Web(Struct, array_like=True):
             self.asks.copy(),
             self.orders.copy(),
             list(self.acked),
+            self.stamp,
         )
 
 

@@ -34,6 +34,7 @@ class Resync:
     `stream` and `number` are the cursor that the snapshot stands at (`web.{epoch}`). `turn` is the main
     agent's turn in flight, None where there is none. `asks` are the pending requests, mapped like their
     frames. `reason` is why frames were missed, None where none were known to be; `missed` how many.
+    `rewound` is the stamp of the last frame that we took, where the vendor has another one in its place.
     """
 
     stream: str
@@ -43,6 +44,7 @@ class Resync:
     asks: tuple[Moment, ...] = field(default=())
     reason: str | None = None
     missed: int | None = None
+    rewound: str | None = None
     primary: bool = False
     bare: bool = False
 
@@ -75,9 +77,14 @@ def resync(w: Writer, given: Resync) -> JSONObject:
     state = w.state
     stream = key(given.stream) or ""
     last = state.cursors.pop(stream, None)
+    if last is not None and given.rewound and given.rewound == state.web.stamp:
+        # The vendor numbers anew from some frame before this one.
+        last = None
     state.cursors[stream] = given.number if last is None else max(last, given.number)
     if last is not None and last > given.number:
         return {"repeat": True}
+    if last != given.number:
+        state.web.stamp = ""
     if given.reason is not None and last != given.number:
         _gap(w, given)
     if not given.primary or hooked(state):

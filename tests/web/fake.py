@@ -42,7 +42,7 @@ class Fake:
         self.heartbeat_ms = heartbeat_ms
         self.journals: dict[str, Journal] = {}
         self.live: set[str] = set()
-        self.turns: dict[str, int] = {}
+        self.turns: dict[str, int | None] = {}
         self.pending: dict[str, list[JSON]] = {}
         self.calls: list[str] = []
         self.bodies: list[JSON] = []

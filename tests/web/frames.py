@@ -21,6 +21,7 @@ class Journal:
         self.session = session
         self.epoch = epoch
         self.seq = seq
+        self.hour = 14
         self.frames: list[JSON] = []
 
     def add(self, kind: str, **payload: Any) -> JSON:
@@ -31,11 +32,17 @@ class Journal:
             "seq": self.seq,
             "epoch": self.epoch,
             "session_id": self.session,
-            "timestamp": f"2026-11-30T14:{self.seq // 60 % 60:02d}:{self.seq % 60:02d}.000Z",
+            "timestamp": f"2026-11-30T{self.hour}:{self.seq // 60 % 60:02d}:{self.seq % 60:02d}.000Z",
             "payload": {"type": kind, "agentId": "main", "sessionId": self.session, **payload},
         }
         self.frames.append(frame)
         return frame
+
+    def rewind(self, count: int) -> None:
+        """A server that was killed: its journal lacks the last frames, whose numbers it gives again."""
+        del self.frames[-count:]
+        self.seq -= count
+        self.hour += 1
 
     def turn(self, number: int, *, reason: str = "completed", calls: Sequence[str] = ()) -> list[JSON]:
         """A whole turn with its tool calls."""

@@ -32,11 +32,15 @@ async def types(replica: Replica) -> list[str]:
     return [event["type"] for event in (await replica.replay()).events]
 
 
+def _stands(seq: int, epoch: str = EPOCH) -> dict[str, object]:
+    return {"epoch": epoch, "seq": seq, "stamp": f"2026-11-30T14:00:{seq:02d}.000Z"}
+
+
 async def test_a_batch_becomes_events_and_moves_the_cursor(replica: Replica) -> None:
     journal = Journal()
     journal.turn(0, calls=["call_1"])
     answer = await post(replica, journal)
-    assert answer["cursors"] == {SESSION: {"epoch": EPOCH, "seq": 4}}
+    assert answer["cursors"] == {SESSION: _stands(4)}
     events = (await replica.replay()).events
     assert [e["type"] for e in events] == [
         "run.started",
@@ -70,8 +74,8 @@ async def test_an_empty_batch_tells_where_every_session_stands(replica: Replica)
     await post(replica, [*one, *two])
     await replica.hook("SessionStart", "session_of_hooks", source="startup")
     assert (await post(replica, []))["cursors"] == {
-        "session_a": {"epoch": EPOCH, "seq": 2},
-        "session_b": {"epoch": "ep_2", "seq": 2},
+        "session_a": _stands(2),
+        "session_b": _stands(2, "ep_2"),
     }
     wanted = {"link": "sessions", "ids": ["session_b", "session_c"]}
     assert set((await post(replica, [wanted]))["cursors"]) == {"session_b"}
@@ -99,7 +103,7 @@ async def test_global_frames_have_a_stream_of_their_own(replica: Replica) -> Non
     }
     answer = await post(replica, [*journal, archived])
     again = await post(replica, [archived])
-    assert answer["cursors"] == again["cursors"] == {SESSION: {"epoch": EPOCH, "seq": 2}}
+    assert answer["cursors"] == again["cursors"] == {SESSION: _stands(2)}
     assert (await types(replica)).count("x.kimi-code.web.event.session.archived") == 1
 
 
