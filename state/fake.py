@@ -27,10 +27,15 @@ class Fake(Client):
         server = _servers.setdefault(url, fakeredis.FakeServer())
         self._redis: Any = fakeredis.FakeAsyncRedis(server=server, protocol=2)
         self._redis.response_callbacks.clear()
+        self._begun: set[asyncio.Task[Any]] = set()
 
     async def call(self, key: str, *command: Argument, lane: Lane = "write") -> Any:
+        task = asyncio.ensure_future(self._redis.execute_command(*command))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
         try:
-            return await self._redis.execute_command(*command)
+            # What is begun goes on, as on a server. A cancellation that came with the reply would get lost.
+            return await asyncio.shield(task)
         except NoScriptError:
             raise
         except ResponseError as error:
@@ -52,26 +57,31 @@ class Fake(Client):
         return True
 
     async def close(self) -> None:
+        await asyncio.gather(*self._begun, return_exceptions=True)
         await self._redis.aclose()
 
 
 class _Blocking(Link):
-    """Blocking reads as short waits: a cancelled blocking call would slow the imitation for good."""
+    """Blocking reads as short waits: a cancelled blocking call would slow the imitation for good.
+
+    So they are not cancelled, but end with the next wait after this was closed.
+    """
 
     def __init__(self, redis: Any, seconds: float) -> None:
         self._redis = redis
         self._seconds = seconds
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     def send(self, *command: Argument) -> asyncio.Future[Any]:
         task = asyncio.ensure_future(self._poll(list(command)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
+        return asyncio.shield(task)
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        self._closed = True
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _poll(self, command: list[Argument]) -> Any:
         if "BLOCK" in command:
@@ -80,6 +90,6 @@ class _Blocking(Link):
         until = asyncio.get_running_loop().time() + self._seconds - 2
         while True:
             reply = await self._redis.execute_command(*command)
-            if reply or asyncio.get_running_loop().time() >= until:
+            if reply or self._closed or asyncio.get_running_loop().time() >= until:
                 return reply
             await asyncio.sleep(0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -265,6 +266,31 @@ async def test_without_a_program_nothing_is_kept_and_it_says_so(
     await reader.stop()
     await client.close()
     assert server.stop()
+
+
+async def test_the_imitation_loses_no_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait in Python 3.11 that has its result when it is cancelled returns the result."""
+    client = connect("fake://cancelled")
+    monkeypatch.setattr(client._redis, "execute_command", deaf)  # type: ignore[attr-defined]
+    link = await client.blocking("", 2)
+    for work in (client.call("", "PING"), wrapped(link.send("XREAD", "BLOCK", 1000))):
+        task = asyncio.ensure_future(work)
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await link.close()
+    monkeypatch.undo()
+    await client.close()
+
+
+async def deaf(*command: object) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0.05)
+
+
+async def wrapped(future: asyncio.Future[object]) -> object:
+    return await future
 
 
 def test_programs_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
