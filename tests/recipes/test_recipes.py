@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from handlers.settings import Settings
+from tests.recipes.machine import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -63,6 +64,17 @@ def test_the_example_environment_is_one_that_serve_accepts(tmp_path: Path) -> No
     assert settings.redis_url == "redis://127.0.0.1:6379/0"
     assert settings.tokens_file == "/etc/aep-kimi/tokens"
     assert settings.relay_url == "wss://relay.example.org"
+
+
+def test_the_guide_names_what_exists_in_shell_that_parses() -> None:
+    guide = (ROOT / "docs" / "deploy.md").read_text()
+    host, user, later = blocks(guide)
+    assert (len(host), len(user), len(later)) == (8, 2, 1)
+    named = set(re.findall(r"(?:/opt/aep-kimi/|`|-[ft] )(deploy/[\w./*@-]+\w)", guide))
+    assert len(named) > 5
+    assert [name for name in named if not any(ROOT.glob(name))] == []
+    for script in re.findall(r"```sh\n(.*?)```", guide, re.DOTALL):
+        run("bash", "-n", "-c", script)
 
 
 def test_compose_keeps_state_and_rights_small() -> None:
