@@ -269,7 +269,7 @@ async def test_without_a_program_nothing_is_kept_and_it_says_so(
 
 
 async def test_the_imitation_loses_no_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait in Python 3.11 that has its result when it is cancelled returns the result."""
+    """The library behind it does on Python 3.11.2, when its reply comes at the same moment."""
     client = connect("fake://cancelled")
     monkeypatch.setattr(client._redis, "execute_command", deaf)  # type: ignore[attr-defined]
     link = await client.blocking("", 2)
