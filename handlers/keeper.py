@@ -29,6 +29,7 @@ from state.sessions import Sessions
 _APPLY_MS = 2_000
 """How long after its time an answer that came in time may still be applied: the shim waits 5 s longer."""
 _RETRY_SECONDS = 0.1
+_AT_ONCE = 64
 
 
 class Keeper:
@@ -51,6 +52,9 @@ class Keeper:
         self._clock = clock
         self._counters = counters
         self._redact = redact
+        # Thousands may hang up in one moment: a commit that waits for all the others would seem to have met a
+        # Redis that does not answer, and for that everybody's hooks are let go.
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def keep(self, held: Held, client: Client) -> Denied | None:
         """Wait. None lets the agent go on as if nobody had asked."""
@@ -167,6 +171,21 @@ class Keeper:
         self, held: Held, why: Literal["apply", "timeout", "withdrawn"], verdict: Verdict | None = None
     ) -> tuple[str | None, Stored]:
         """Try once; how the gate ended, and whether that is in Redis."""
+        if why == "apply":
+            return await self._try(held, why, verdict)
+        try:
+            with Limit(CLOSE_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            return None, "no"
+        try:
+            return await self._try(held, why, verdict)
+        finally:
+            self._turns.release()
+
+    async def _try(
+        self, held: Held, why: Literal["apply", "timeout", "withdrawn"], verdict: Verdict | None
+    ) -> tuple[str | None, Stored]:
         outcome = await self._engine.submit(
             held.key,
             self.closing(held, why, verdict),

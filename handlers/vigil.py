@@ -69,6 +69,7 @@ class Vigil:
         self._debts: dict[str, _Debt] = {}
         self._suspects: dict[str, float] = {}
         self._soon = asyncio.Event()
+        self._beaten = 0.0
 
     @property
     def holder(self) -> str:
@@ -98,10 +99,16 @@ class Vigil:
 
     async def beat(self) -> None:
         """Say that this process lives."""
+        self._beaten = self._clock.steady()
         try:
             await self._leases.beat(BEAT_TTL_MS)
         except StateError as error:
             log.debug("this process could not say that it lives: %s", error)
+
+    async def _stay(self) -> None:
+        """Say so again where a look takes long."""
+        if self._clock.steady() - self._beaten > LOOK_SECONDS:
+            await self.beat()
 
     async def run(self) -> None:
         """Look every second until cancelled."""
@@ -165,6 +172,7 @@ class Vigil:
                     self._debts.pop(ticket, None)
             if not all(paid):
                 return
+            await self._stay()
 
     async def _bury(self, others: dict[str, dict[str, Waiting]]) -> None:
         """Close the gates of processes that have been silent for long enough."""
@@ -184,7 +192,7 @@ class Vigil:
                     *(self._withdraw(entry.key, entry.ticket, None) for entry in group)
                 )
                 self._counters.add("gates.swept", sum(swept))
-                await self.beat()
+                await self._stay()
 
     async def _withdraw(self, key: SessionKey, ticket: str, opened: Opened | None) -> bool:
         """Close a gate that nobody holds; whether it is closed for certain."""
