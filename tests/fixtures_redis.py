@@ -10,7 +10,8 @@ import pytest
 from state.connection import Client, Limits, connect
 from state.keys import Keys
 from tests import leaks
-from tests.servers import AnyServer, OwnServer, Restricted, Server, from_environment, own, shape
+from tests.servers import AnyServer, OwnServer, Restricted, Server, shape
+from tests.shapes import from_environment, own
 
 PATIENT = Limits(write=10, read=10, connect=10)
 """Time limits that a busy machine does not reach."""

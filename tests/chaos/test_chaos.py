@@ -16,7 +16,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.chaos.fleet import SECONDS, Fleet, fleet, judge, run, settled
-from tests.servers import ClusterServers, Server, free_port, program
+from tests.servers import Server, free_port, program
+from tests.shapes import ClusterServers
 
 pytestmark = pytest.mark.chaos
 

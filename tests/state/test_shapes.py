@@ -23,7 +23,6 @@ from tests.leaks import leaks
 from tests.servers import (
     RIGHTS,
     AnyServer,
-    ClusterServers,
     OwnServer,
     Restricted,
     Server,
@@ -31,6 +30,7 @@ from tests.servers import (
     program,
     restricted,
 )
+from tests.shapes import ClusterServers
 from tests.state.test_lifetimes import use_everything
 from tests.state.toy import Engine
 
