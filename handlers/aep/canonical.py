@@ -29,6 +29,9 @@ _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _CLASSES: Final = bytes(48 if c in b"0123456789" else 46 if c in b".eE" else 32 for c in range(256))
 _LONG_DIGITS: Final = b"0" * 16
 _FLOAT: Final = b"0."
+# What orjson may print otherwise than JavaScript, in the same way: exponents, whole numbers, very small ones.
+_FORMS: Final = bytes(c if c in b"0.e" else 49 if c in b"123456789" else 32 for c in range(256))
+_ODD: Final = (b"0e", b"1e", b".0 ", b".000000")
 _ASTRAL = re.compile(rb"[\xf0-\xf4]")
 _ABOVE_SURROGATES = re.compile(rb"[\xee\xef]")
 _ESCAPED = re.compile('[\x00-\x1f"\\\\\ud800-\udfff]')
@@ -68,7 +71,7 @@ def canonical(value: JSONValue) -> bytes:
         return _walk(value)
     if not text.isascii() and _ASTRAL.search(text) and _ABOVE_SURROGATES.search(text):
         return _walk(value)
-    if not isinstance(value, str) and _FLOAT in text.translate(_CLASSES):
+    if not isinstance(value, str) and _FLOAT in text.translate(_CLASSES) and _odd(text):
         return orjson.dumps(_REPRINT.decode(text), option=orjson.OPT_SORT_KEYS)
     return text
 
@@ -112,8 +115,16 @@ def _double(literal: str) -> JSONValue:
     return value
 
 
+def _odd(text: bytes) -> bool:
+    """Whether a number in a text of orjson's may not be JavaScript's; what is in a string counts, too."""
+    forms = text.translate(_FORMS) + b" "
+    return any(form in forms for form in _ODD)
+
+
 def _reprint(literal: str) -> orjson.Fragment:
-    return orjson.Fragment(number(float(literal)))
+    if "e" in literal or ".000000" in literal or literal == "-0.0":
+        return orjson.Fragment(number(float(literal)))
+    return orjson.Fragment(literal.removesuffix(".0"))
 
 
 _PARSER: Final = msgspec.json.Decoder(float_hook=_double)

@@ -77,6 +77,21 @@ def test_a_number_reads_back_as_itself(value: float) -> None:
     assert float(number(value)) == value
 
 
+_FLOATS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.integers(-(10**17), 10**17).map(float),
+    st.builds(round, st.floats(-1e6, 1e6), st.integers(0, 9)),
+    st.builds(lambda digits, power: digits * 10.0**power, st.integers(-9_999, 9_999), st.integers(-30, 25)),
+)
+
+
+@given(st.lists(_FLOATS, min_size=1, max_size=8), st.sampled_from(["", "1.0", "2e5 0.0000001"]))
+def test_a_number_is_the_same_in_every_company(values: list[float], text: str) -> None:
+    printed = [number(value) for value in values]
+    assert canonical([*values, text]).decode() == f"[{','.join(printed)},{json.dumps(text)}]"
+    assert [canonical(value).decode() for value in values] == printed
+
+
 @given(VALUES)
 def test_canonical_form_is_stable_and_sorted(value: Any) -> None:
     text = canonical(value)
