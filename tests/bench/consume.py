@@ -21,7 +21,7 @@ from tests.bench.events import payload
 from tests.bench.lab import processor
 from tests.bench.load import drive
 
-_SETTLE_SECONDS = 1.0
+_SETTLE_SECONDS = 0.3
 _UPGRADE = (
     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"

@@ -59,7 +59,8 @@ def run(lab: Lab) -> list[Figure]:
         for consumers in (50,) if lab.short else (1, 100, 500):
             ours: list[dict[str, float]] = []
             floors: list[dict[str, float]] = []
-            wanted = {"consumers": consumers, "paced": lab.pick(100, 30), "burst": lab.pick(400, 100)}
+            burst = 200 if consumers > 100 else 400
+            wanted = {"consumers": consumers, "paced": lab.pick(60, 30), "burst": lab.pick(burst, 100)}
             for _ in range(lab.pick(3, 1)):
                 ours.append(consume(lab, service, **wanted, socket=marks[0]))
                 floors.append(consume(lab, fan, **wanted, socket=marks[1]))
