@@ -21,7 +21,7 @@ NAME = "deploy.cli.guarded:GuardedProtocol"
 
 def test_uvicorn_takes_it_by_name() -> None:
     context = uvicorn.main.make_context("uvicorn", ["handlers.app:app", "--http", NAME])
-    config = uvicorn.Config(Starlette(), http=context.params["http"], lifespan="off", log_config=None)
+    config = uvicorn.Config(Starlette(), http=context.params["http"], ws="none", log_config=None)
     config.load()
     assert config.http_protocol_class is GuardedProtocol
 
