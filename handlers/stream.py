@@ -157,7 +157,8 @@ class EventStream(Response):
             await _write(send, b": connected\n\n")
             whole = self._ask.resume is None or await self._replay(subscription, send)
             if whole and self._ask.live:
-                await self._live(send)
+                # In a task of its own: an event would else wake every layer around this response on its way.
+                await asyncio.create_task(self._live(send))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except asyncio.CancelledError:
             if not self._box.overrun:
