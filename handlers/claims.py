@@ -80,6 +80,11 @@ class ClaimBook:
         self._targets: dict[str, Target] = {}
         self._mine: dict[str, bytes] = {}
 
+    @property
+    def held(self) -> bool:
+        """Whether a connection of this process has claimed anything."""
+        return bool(self._mine)
+
     def connection(self, target: Target) -> str:
         """A name for a new connection, under which it can be reached from any process."""
         name = f"{self._claims.process}.{next(self._numbers)}"

@@ -196,6 +196,11 @@ class Hub:
         return True
 
     @property
+    def watched(self) -> bool:
+        """Whether anybody is shown what the feed brings."""
+        return bool(self._subscriptions or self._taps)
+
+    @property
     def consumers(self) -> int:
         """How many consumers are connected."""
         return len(self._consumers())
@@ -203,7 +208,7 @@ class Hub:
     def publish(self, kind: Kind, body: bytes, emitter: str) -> None:
         """Offer one event of the feed, of a session of `emitter`, to everyone who may have it."""
         self._counters.add("feed.events")
-        if not (self._subscriptions or self._taps):
+        if not self.watched:
             return
         try:
             item = Item.parse(kind, body, emitter)

@@ -90,7 +90,7 @@ class Service:
         self.replayer = Replayer(self.sessions, self.replay, self.foreign, self.keys, self.gate.emitters)
         self.engine = Engine(self.sessions, clock=self.clock, counters=self.counters)
         self.hub = Hub(self.counters)
-        self.reader = FeedReader(self.client, self.keys, self._entries, self._gap)
+        self.reader = FeedReader(self.client, self.keys, self._entries, self._gap, idle=self._unwatched)
         self.ingest = Ingest(self.foreign, self.gate.emitters, clock=self.clock, counters=self.counters)
         process = process_name()
         self.claims = ClaimBook(Claims(self.client, self.keys, process), self.clock)
@@ -301,7 +301,7 @@ class Service:
         self.hub.followed()
 
     def _entries(self, shard: int, entries: Sequence[FeedEntry]) -> None:
-        committed_ms = int(entries[-1].cursor.partition("-")[0]) + (self.offset_ms or 0)
+        committed_ms = entries[-1].at_ms + (self.offset_ms or 0)
         self.counters.feed_lag.observe((self.clock.now_ms() - committed_ms) / 1000)
         for entry in entries:
             if entry.kind == "event":
@@ -316,6 +316,10 @@ class Service:
             elif entry.kind == "notice":
                 self.holding.wake(entry.key)
                 self.web_orders.wake(entry.key)
+
+    def _unwatched(self) -> bool:
+        """Whether nobody here waits for what the feed brings."""
+        return not (self.hub.watched or len(self.holding) or self.claims.held or self.web_orders.polled)
 
     def _gap(self, gap: Gap) -> None:
         log.warning("feed %d: %d commits were not seen%s", gap.shard, gap.missed, _restarted(gap))

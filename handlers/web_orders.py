@@ -54,6 +54,11 @@ class WebOrders:
         self._polls: set[_Poll] = set()
         self._draining = False
 
+    @property
+    def polled(self) -> bool:
+        """Whether a link waits here for something to do."""
+        return bool(self._polls)
+
     def wake(self, key: SessionKey) -> None:
         """Something was ordered for a session, perhaps."""
         for poll in self._polls:

@@ -26,7 +26,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._in_head = True
         self._received = 0
-        self._size = 0
+        self._chunk = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -38,8 +38,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._chunk = len(data)
         if self._in_head:
-            self._received += len(data)
+            self._received += self._chunk
         super().data_received(data)
         if not self._in_head or self.transport.is_closing():
             return
@@ -49,28 +50,23 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(self.head_seconds, self._late)
 
     def on_message_begin(self) -> None:
-        self._in_head = True
-        self._size = 0
+        if not self._in_head:
+            # No more of its head than this chunk can be here already.
+            self._received = self._chunk
+            self._in_head = True
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        self._grow(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._grow(len(name) + len(value) + 4)
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
+        # What came in sum bounds the head, so nearly never need its parts be added up.
+        if self._received > HEAD_BYTES and self._size() > HEAD_BYTES:
+            raise HeadTooLarge
         self._in_head = False
         self._received = 0
         self._stop()
         super().on_headers_complete()
 
-    def _grow(self, size: int) -> None:
-        self._size += size
-        if self._size > HEAD_BYTES:
-            raise HeadTooLarge
+    def _size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _late(self) -> None:
         self._timer = None

@@ -1,4 +1,4 @@
-"""The packed form of a plain commit says exactly what the long form says, and takes the short way only where it may."""
+"""The packed form of a plain commit says what the long form says, and goes the short way only where it may."""
 
 from __future__ import annotations
 

@@ -254,3 +254,32 @@ async def test_a_frozen_and_a_restarted_server_cost_no_event(own_server: OwnServ
     assert list(dict.fromkeys(int(entry.body) for entry in ear.entries)) == list(range(16))
     await reader.stop()
     await client.close()
+
+
+async def test_what_nobody_waits_for_is_fetched_in_heaps(client: Client) -> None:
+    keys = Keys("aep", 1)
+    engine = Engine(Sessions(client, keys))
+    heaps: list[int] = []
+    idle = True
+    reader = FeedReader(
+        client, keys, lambda _, entries: heaps.append(len(entries)), idle=lambda: idle, block_ms=100
+    )
+    reader.start()
+    await reader.ready()
+    for number in range(200):
+        await engine.apply(KEY, [b"%d" % number], NOW + number)
+    async with asyncio.timeout(10):
+        while sum(heaps) < 200:
+            await asyncio.sleep(0.01)
+    assert len(heaps) < 100
+    assert reader.missed == 0
+    # Whoever waits gets each at once again.
+    idle = False
+    heaps.clear()
+    for number in range(20):
+        await engine.apply(KEY, [b"%d" % number], NOW + 1000 + number)
+        async with asyncio.timeout(10):
+            while sum(heaps) <= number:
+                await asyncio.sleep(0)
+    assert heaps == [1] * 20
+    await reader.stop()
