@@ -21,7 +21,7 @@ from handlers.lifecycle.entries import Gate, Verdict
 from handlers.lifecycle.gates import DENY, OPTIONS, Close
 from handlers.lifecycle.state import SessionState
 from handlers.limit import Limit
-from handlers.vigil import CLOSE_SECONDS, LOOK_SECONDS, Vigil
+from handlers.vigil import CLOSE_SECONDS, LOOK_SECONDS, PATIENT_SECONDS, Vigil
 from state.errors import StateError
 from state.keys import SessionKey
 from state.sessions import Sessions
@@ -173,6 +173,9 @@ class Keeper:
         """Try once; how the gate ended, and whether that is in Redis."""
         if why == "apply":
             return await self._try(held, why, verdict)
+        if self._turns.locked() and held.client is not None and held.client.gone:
+            # Nobody waits for this one: it is closed with the next look.
+            return None, "no"
         try:
             with Limit(CLOSE_SECONDS):
                 await self._turns.acquire()
@@ -186,11 +189,12 @@ class Keeper:
     async def _try(
         self, held: Held, why: Literal["apply", "timeout", "withdrawn"], verdict: Verdict | None
     ) -> tuple[str | None, Stored]:
+        gone = held.client is not None and held.client.gone
         outcome = await self._engine.submit(
             held.key,
             self.closing(held, why, verdict),
             at_ms=self._clock.now_ms(),
-            deadline=self._clock.steady() + CLOSE_SECONDS,
+            deadline=self._clock.steady() + (PATIENT_SECONDS if gone else CLOSE_SECONDS),
         )
         closed = outcome.reply.get("closed")
         return (closed if isinstance(closed, str) else None), outcome.stored

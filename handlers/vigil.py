@@ -30,7 +30,9 @@ LOOK_SECONDS = 1.0
 DOUBT_SECONDS = 2.0
 """How long a holder must be silent beyond that, so that a Redis which was away accuses nobody."""
 CLOSE_SECONDS = 0.5
-"""How long one attempt to close a gate may take."""
+"""How long one attempt to close a gate may take while an agent waits for it."""
+PATIENT_SECONDS = 2.0
+"""The same where nobody waits."""
 _MOST_DEBTS = 10_000
 _TOGETHER = 50
 _SWEPT_AT_ONCE = 2_000
@@ -200,6 +202,6 @@ class Vigil:
             key,
             Close(ticket, "withdrawn", opened),
             at_ms=self._clock.now_ms(),
-            deadline=self._clock.steady() + CLOSE_SECONDS,
+            deadline=self._clock.steady() + PATIENT_SECONDS,
         )
         return outcome.stored == "yes"
