@@ -98,6 +98,7 @@ def test_a_private_server_that_dies_is_started_again(private: Path) -> None:
     service = Process(environment)
     try:
         assert post(service.url, {"hook_event_name": "SessionStart", "session_id": "s1"})[1] == "yes"
+        logged(embedded._socket(private))
         os.kill(json.loads((private / "server.json").read_text())["pid"], signal.SIGKILL)
         until = time.monotonic() + 30
         while post(service.url, {"hook_event_name": "Stop", "session_id": "s1"})[1] != "yes":
