@@ -51,11 +51,14 @@ for i = first, #ARGV, 2 do
   if position <= last then return conflict({}) end
   last = position
 end
--- A key of a foreign type under our name would fail a write below, after others were done.
-redis.call('XLEN', KEYS[4])
-redis.call('ZCARD', KEYS[6])
-redis.call('ZCARD', KEYS[7])
-local counted = redis.call('GET', KEYS[5])
+local renew = not held[4] or now >= tonumber(held[4]) or now < tonumber(held[4]) - 2 * tonumber(ARGV[5])
+if renew then
+  -- A key of a foreign type under our name would fail a write below, after others were done.
+  redis.call('XLEN', KEYS[4])
+  redis.call('ZCARD', KEYS[6])
+  redis.call('ZCARD', KEYS[7])
+  redis.call('GET', KEYS[5])
+end
 
 local previous = string.format('%.0f', top)
 for i = first, #ARGV, 2 do
@@ -79,7 +82,6 @@ for id in string.gmatch(recent, '[^,]+') do
   end
 end
 local due = ARGV[11]
-local renew = not held[4] or now >= tonumber(held[4]) or now < tonumber(held[4]) - 2 * tonumber(ARGV[5])
 local fields = {'v', commit, 's', ARGV[9], 'c', ',' .. table.concat(kept, ',') .. ',',
   't', string.format('%.0f', last), 'd', due}
 if renew then
@@ -94,7 +96,7 @@ if first <= #ARGV or notice ~= '' then
   redis.call('XADD', KEYS[4], 'MAXLEN', '=', ARGV[3], '*',
     'n', string.format('%.0f', number), 'm', ARGV[1], 'w', notice, unpack(ARGV, first))
   -- A stream that came into being now has no lifetime yet.
-  if not counted or redis.call('XLEN', events) * 2 <= #ARGV - first + 1 then renew = true end
+  if number == 1 or top == 0 then renew = true end
 end
 redis.call('ZADD', KEYS[6], now, ARGV[1])
 if due ~= '' then
