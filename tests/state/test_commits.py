@@ -1,4 +1,4 @@
-"""The packed form of a plain commit says what the long form says, and goes the short way only where it may."""
+"""A packed form of a plain commit says what the long form says, and goes short only where it may."""
 
 from __future__ import annotations
 
