@@ -141,10 +141,19 @@ class Store:
         position, session = item.position, item.session
         if position is not None and session is not None and max(position) < 2**63:
             self._moves += 1
+            epoch, seq = position
             self._index.execute(
-                "UPDATE streams SET session = ?1, moved = ?5, epoch = ?2, seq = ?3 WHERE number = ?4 "
-                "AND (seq IS NULL OR (?2, ?3) > (epoch, seq))",
-                (session.encode("utf-8", "replace").decode(), *position, number, self._moves),
+                "UPDATE streams SET session = ?, moved = ?, epoch = ?, seq = ? WHERE number = ? "
+                "AND (seq IS NULL OR (?, ?) > (epoch, seq))",
+                (
+                    session.encode("utf-8", "replace").decode(),
+                    self._moves,
+                    epoch,
+                    seq,
+                    number,
+                    epoch,
+                    seq,
+                ),
             )
         return True
 
