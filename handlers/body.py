@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from handlers.errors import Refused
-from handlers.head import Head, head_of, text_of
+from handlers.head import Head, head_of
 from handlers.limit import Limit
 
 _SECONDS = 15.0
@@ -26,8 +26,8 @@ async def receive_body(head: Head, receive: Receive, limit: int) -> bytes:
     """
     if b"content-encoding" in head:
         raise Refused(415, "unsupported-encoding", "compressed bodies are not taken")
-    declared = text_of(head, b"content-length")
-    keep = not (declared.isdecimal() and int(declared) > limit)
+    declared = head.get(b"content-length", b"")
+    keep = not (declared.isdigit() and int(declared) > limit)
     chunks: list[bytes] = []
     size = 0
     try:

@@ -43,6 +43,12 @@ class Counters:
     def add(self, name: str, amount: int = 1) -> None:
         self._values[name] += amount
 
+    def stood(self, moments: int, events: int) -> None:
+        """A commit stands."""
+        values = self._values
+        values["moments.stored"] += moments
+        values["events.stored"] += events
+
     def __getitem__(self, name: str) -> int:
         return self._values[name]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,11 @@ class Engine:
         self._patience = sessions.client.limits.write * _SHARE
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, key: SessionKey, moment: Happening, *, at_ms: int, deadline: float) -> Outcome:
+    def submit(
+        self, key: SessionKey, moment: Happening, *, at_ms: int, deadline: float
+    ) -> Coroutine[Any, Any, Outcome]:
         """Commit one moment. `at_ms` is when it reached us, `deadline` a time of the steady clock."""
-        return await self.apply(key, (moment,), at_ms=at_ms, deadline=deadline)
+        return self.apply(key, (moment,), at_ms=at_ms, deadline=deadline)
 
     async def apply(
         self,
@@ -306,8 +308,7 @@ class Engine:
 
     def _stood(self, reduction: Reduction) -> None:
         self.breaker.succeed()
-        self._counters.add("moments.stored", len(reduction.replies))
-        self._counters.add("events.stored", len(reduction.events))
+        self._counters.stood(len(reduction.replies), len(reduction.events))
 
     def _lose(self, seat: Seat, batch: list[Submission], progress: Try, reason: str) -> None:
         self._seats.drop(seat)

@@ -51,9 +51,7 @@ class Cluster(Client):
     def start(self, key: str, packed: bytes) -> asyncio.Future[Any] | None:
         node = self._owners[slot(key)] if self._mapped and not self.limits.wait_replicas else None
         link = self._links.get((node, "write")) if node is not None else None
-        if link is None or not link.connected:
-            return None
-        return link.post(packed)
+        return None if link is None else link.post_now(packed)
 
     async def pair(self, key: str, first: Sequence[Argument], second: Sequence[Argument]) -> tuple[Any, Any]:
         replies = await self._follow(key, [first, second], "write")

@@ -155,10 +155,7 @@ class Standalone(Client):
             raise Refused(str(error)) from error
 
     def start(self, key: str, packed: bytes) -> asyncio.Future[Any] | None:
-        link = self._lanes["write"]
-        if self.limits.wait_replicas or not link.connected:
-            return None
-        return link.post(packed)
+        return None if self.limits.wait_replicas else self._lanes["write"].post_now(packed)
 
     async def pair(self, key: str, first: Sequence[Argument], second: Sequence[Argument]) -> tuple[Any, Any]:
         link = self._lanes["write"]

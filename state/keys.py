@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from string import ascii_lowercase
+from typing import NamedTuple
 
 SLOTS = 16384
 AGENT = "kimi-code"
@@ -45,12 +46,11 @@ def slot(key: str) -> int:
     return crc_hqx(key.encode(), 0) % SLOTS
 
 
-@dataclass(frozen=True, slots=True)
-class SessionKey:
+class SessionKey(NamedTuple):
     """Whose session: the emitter names the machine or tenant, the session id is the vendor's, verbatim.
 
     One session that two channels see under two agents is two sessions: each has its own state and counter.
-    An agent is a short word of letters, digits and dashes.
+    An agent is a short word of letters, digits and dashes. (A tuple, because every event looks one up.)
     """
 
     emitter: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection
@@ -66,6 +66,13 @@ class Link:
             pipe = self._pipe = _Pipe(self._dial, self._timeout)
         return pipe.send(packed)
 
+    def post_now(self, packed: bytes) -> asyncio.Future[Any] | None:
+        """As `post` where a working connection stands, else None."""
+        pipe = self._pipe
+        if pipe is None or pipe.dead or pipe.connection is None:
+            return None
+        return pipe.send(packed)
+
     def drop(self) -> None:
         """Give up the connection: what was sent is unanswered, the next call connects anew."""
         if self._pipe is not None:
@@ -78,13 +85,10 @@ class Link:
             await self._pipe.close()
 
 
-class _Call:
-    __slots__ = ("due", "future", "packed")
-
-    def __init__(self, packed: bytes, future: asyncio.Future[Any], due: float) -> None:
-        self.packed = packed
-        self.future = future
-        self.due = due
+class _Call(NamedTuple):
+    packed: bytes
+    future: asyncio.Future[Any]
+    due: float
 
 
 class _Pipe:

@@ -14,6 +14,8 @@ from handlers.aep.levels import Capture
 
 Kind = Literal["any", "string", "integer", "number", "boolean", "object", "array", "object|string"]
 
+_PLAIN: Mapping[str, type] = {"string": str, "boolean": bool}
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -34,10 +36,14 @@ class Shape:
     items: Shape | None = None
     needed_with: tuple[tuple[str, str, str], ...] = ()
     needed: int = field(init=False, compare=False, repr=False, default=0)
+    plain: type | None = field(init=False, compare=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        # How many members are required, counted once.
+        # Found out once, for the path of every event: how many members are required, and the type whose
+        # every value fits.
         object.__setattr__(self, "needed", sum(member.required for member in self.fields.values()))
+        if not self.words and self.kind in _PLAIN:
+            object.__setattr__(self, "plain", _PLAIN[self.kind])
 
     @property
     def req(self) -> Shape:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from handlers.aep.levels import Capture, JSONObject, JSONValue, Severity
-from handlers.aep.registry import is_legal, payload_of, scope_of
+from handlers.aep.registry import TYPES, is_legal, payload_of, scope_of
 from handlers.aep.shapes import Shape
 
 _REQUIRED: Final = ("aep", "id", "type", "time", "source", "agent")
@@ -62,8 +62,8 @@ def check_payload(event_type: str, data: JSONValue) -> list[Problem]:
 
 def is_valid(event_type: str, data: JSONObject) -> bool:
     """Whether `check_payload` finds nothing, for the path of every event of ours: it names no problem."""
-    shape = payload_of(event_type)
-    return shape is None or _fits(data, shape)
+    spec = TYPES.get(event_type)
+    return spec is None or spec.payload is None or _fits(data, spec.payload)
 
 
 def is_time(text: str) -> bool:
@@ -170,11 +170,15 @@ def _fits(value: JSONValue, shape: Shape) -> bool:
         fields, found = shape.fields, 0
         for name, member in value.items():
             known = fields.get(name)
-            if known is not None:
-                if not _fits(member, known):
-                    return False
-                found += known.required
-        return found == shape.needed and all(
+            if known is None:
+                continue
+            plain = known.plain
+            if not (_fits(member, known) if plain is None else isinstance(member, plain)):
+                return False
+            found += known.required
+        if found != shape.needed:
+            return False
+        return not shape.needed_with or all(
             value.get(name) != word or needed in value for name, word, needed in shape.needed_with
         )
     if isinstance(value, list) and shape.items is not None:

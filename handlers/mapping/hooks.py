@@ -122,12 +122,13 @@ def _interrupt(p: JSONObject, posture: Posture) -> Draft:
     return Shape("run.cancelled", posture).put(by=by).draft()
 
 
-def _tool(p: JSONObject) -> JSONObject | None:
+def _tool(p: JSONObject) -> tuple[str, JSONObject] | None:
+    """The tool's name, and what an event says of the call."""
     tool_name = name(p.get("tool_name"))
     if tool_name is None:
         return None
     call = text(p.get("tool_call_id"))
-    return {"name": tool_name} if call is None else {"name": tool_name, "call_id": call}
+    return tool_name, {"name": tool_name} if call is None else {"name": tool_name, "call_id": call}
 
 
 def _pre_tool_use(p: JSONObject, posture: Posture) -> Draft | None:
@@ -135,8 +136,8 @@ def _pre_tool_use(p: JSONObject, posture: Posture) -> Draft | None:
     if tool is None:
         return None
     args = p.get("tool_input")
-    shape = Shape("tool.requested", posture).put(tool=tool, args_digest=digest_of(args))
-    return shape.full("args", args, (dict,)).draft(name(p.get("tool_name")))
+    shape = Shape("tool.requested", posture).put(tool=tool[1], args_digest=digest_of(args))
+    return shape.full("args", args, (dict,)).draft(tool[0])
 
 
 def _post_tool_use(p: JSONObject, posture: Posture) -> Draft | None:
@@ -144,8 +145,8 @@ def _post_tool_use(p: JSONObject, posture: Posture) -> Draft | None:
     if tool is None:
         return None
     result = p.get("tool_output")
-    shape = Shape("tool.completed", posture).put(tool=tool, result_digest=digest_of(result))
-    return shape.full("result", result, (dict, str)).draft(name(p.get("tool_name")))
+    shape = Shape("tool.completed", posture).put(tool=tool[1], result_digest=digest_of(result))
+    return shape.full("result", result, (dict, str)).draft(tool[0])
 
 
 def _post_tool_use_failure(p: JSONObject, posture: Posture) -> Draft | None:
@@ -157,8 +158,8 @@ def _post_tool_use_failure(p: JSONObject, posture: Posture) -> Draft | None:
     message = text(error if isinstance(error, str) else info.get("message"))
     shape = Shape("tool.failed", posture)
     return shape.put(
-        tool=tool, error=shape.error(token(info.get("name")) or _code(info.get("code")), message)
-    ).draft(name(p.get("tool_name")))
+        tool=tool[1], error=shape.error(token(info.get("name")) or _code(info.get("code")), message)
+    ).draft(tool[0])
 
 
 def _code(value: JSONValue) -> str | None:
