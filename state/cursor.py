@@ -7,7 +7,6 @@ cursor. After a reconnect they go back a few seconds and drop what they have see
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +23,7 @@ from state.link import Link
 Kind: TypeAlias = Literal["event", "notice", "foreign", "command"]
 
 _KINDS: dict[bytes, Kind] = {b"f": "foreign", b"c": "command"}
-_SEEN = 100_000
+_SEEN = 50_000
 
 
 class FeedEntry(Struct, frozen=True):
@@ -107,8 +106,11 @@ class Cursor:
             self._number = int(number) if number else None
         self._origin = self._at
         self._high = self._at or (0, 0)
-        self._positions: OrderedDict[bytes, int] = OrderedDict()
-        self._recent: OrderedDict[tuple[int, int], None] = OrderedDict()
+        # What was handed out, in two generations: entries, and the last position of each session.
+        self._seen: set[bytes] = set()
+        self._seen_before: set[bytes] = set()
+        self._last: dict[bytes, int] = {}
+        self._last_before: dict[bytes, int] = {}
 
     async def settle(self) -> None:
         """Fix the place if it is still "the end of the feed". Raises StateError."""
@@ -162,27 +164,26 @@ class Cursor:
                     missed += number - self._number - 1
                 self._high, self._number = place, number
             self._at = place
-            again = place in self._recent
-            self._recent[place] = None
+            again = row_id in self._seen or row_id in self._seen_before
+            self._seen.add(row_id)
             key = _key(name)
             kind = _KINDS.get(fields[4])
             if kind is not None:
                 if not again:
                     entries.append(FeedEntry(kind, key, 0, fields[5], row_id, number))
                 continue
-            last = self._positions.pop(name, 0)
+            last = self._last.get(name) or self._last_before.get(name, 0)
             for i in range(6, len(fields), 2):
                 seq = int(fields[i])
                 if seq > last:
                     entries.append(FeedEntry("event", key, seq, fields[i + 1], row_id, number))
                     last = seq
-            self._positions[name] = last
+            self._last[name] = last
             if fields[5] and not again:
                 entries.append(FeedEntry("notice", key, 0, fields[5], row_id, number))
-        while len(self._positions) > _SEEN:
-            self._positions.popitem(last=False)
-        while len(self._recent) > _SEEN:
-            self._recent.popitem(last=False)
+        if len(self._seen) > _SEEN:
+            self._seen, self._seen_before = set(), self._seen
+            self._last, self._last_before = {}, self._last
         if restarted:
             # What was written between the loss and this entry may have been passed over.
             self._at = min(self._origin or (0, 0), self._at or (0, 0))
