@@ -7,8 +7,8 @@ KEPT = 768  # bytes of data of a draft that waits
 
 # How many of each: all but the calls fit into `LIMIT` together, whatever is in them.
 CALLS = 256
-TOLD = 24
-PAST = 512
+TOLD = 8
+PAST = 144
 REQUESTS = 24
 RESULTS = 3
 FAILURES = 3

@@ -115,7 +115,8 @@ def steps(rounds: int) -> dict[str, float]:
         mark()
         reductions = []
         for moment in moments:
-            reductions.append(reduce(state, [Input(moment, now, Mint(now, os.urandom(10)))], now))
+            given = (Input(moment, now, Mint(now, os.urandom(10))),)
+            reductions.append(reduce(state, given, now, own=True))
             state = reductions[-1].state
         mark()
         for reduction in reductions:

@@ -145,7 +145,7 @@ def _busy(calls: int) -> Story:
 
 
 def test_a_repeated_terminal_is_known_again_long_after() -> None:
-    story = _busy(530)
+    story = _busy(150)
     assert types(story.post("call_0")) == ["x.post_tool_use"]
     assert types(story.fail("call_100")) == ["x.post_tool_use_failure"]
     story.ask("call_1")
@@ -156,9 +156,23 @@ def test_a_repeated_terminal_is_known_again_long_after() -> None:
     assert types(story.fail("call_2")) == ["tool.failed"], "the id may be another call's in another run"
 
 
+def test_a_denied_call_is_remembered_until_its_failure_comes() -> None:
+    story = Story()
+    story.prompt(0)
+    story.pre("denied")
+    story.ask("denied")
+    story.answer("denied", "rejected")
+    for number in range(100):
+        story.pre(f"call_{number}")
+        story.post(f"call_{number}")
+    story.hook("Stop")
+    story.prompt(1)
+    assert types(story.fail("denied")) == ["x.post_tool_use_failure"]
+
+
 def test_what_is_remembered_of_many_calls_is_little() -> None:
     story = _busy(2_000)
     assert story.state is not None
-    assert len(story.state.encode()) < 8 * 1024
+    assert len(story.state.encode()) < 2 * 1024 + 512
     assert types(story.post("call_0")) == ["tool.completed"]
     assert types(story.post("call_1999")) == ["x.post_tool_use"]
