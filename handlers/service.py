@@ -7,9 +7,7 @@ import contextlib
 import logging
 from collections.abc import Coroutine, Sequence
 
-from handlers.aep.capture import Posture
 from handlers.aep.levels import Capture
-from handlers.aep.redaction import Redactor
 from handlers.audit import Audit
 from handlers.auth import Gatekeeper
 from handlers.claims import ClaimBook, process_name
@@ -22,6 +20,7 @@ from handlers.errors import SettingsError
 from handlers.fanout import Hub
 from handlers.holding import DOUBT_SECONDS, Holding
 from handlers.ingest import Ingest
+from handlers.preparation import EXAMINE_SECONDS, client, posture, trusted
 from handlers.rates import Rates
 from handlers.relay import Bound
 from handlers.replaying import Replayer
@@ -31,13 +30,11 @@ from handlers.sweeper import Sweeper
 from handlers.web_orders import WebOrders
 from state.claims import Claims
 from state.clocks import Clocks
-from state.connection import Client, Limits, connect
+from state.connection import Client
 from state.errors import LayoutMismatch, StateError, UnsafeServer
-from state.errors import Refused as RedisRefused
 from state.feed import FeedEntry, FeedReader, Gap
 from state.foreign import Foreign
 from state.gates import Gates
-from state.inspection import demand_safe
 from state.keys import Keys
 from state.leases import Leases
 from state.replay import Replay
@@ -48,7 +45,6 @@ log = logging.getLogger(__name__)
 
 _PING_SECONDS = 0.5
 _LAYOUT_SECONDS = 1.0
-_EXAMINE_SECONDS = 2.0
 _COMPARE_SECONDS = 10.0
 _TOKENS_SECONDS = 2.0
 _FLIGHT_SECONDS = 1.0
@@ -149,7 +145,7 @@ class Service:
         # The first hook must not wait for the connection.
         if await self.ping():
             with contextlib.suppress(StateError, TimeoutError):
-                async with asyncio.timeout(_EXAMINE_SECONDS):
+                async with asyncio.timeout(EXAMINE_SECONDS):
                     await self._examine()
         else:
             log.warning("Redis does not answer yet: until it does, hooks are let go and nothing is stored")
@@ -330,55 +326,3 @@ class Service:
 
 def _restarted(gap: Gap) -> str:
     return ", the server was emptied" if gap.restarted else ""
-
-
-def client(settings: Settings) -> Client:
-    """A client of the configured Redis. Raises `SettingsError` for a URL that is none."""
-    seconds = settings.hook_timeout_ms / 1000
-    try:
-        # A confirmation that takes most of a hook's time would leave none for the commit itself.
-        limits = Limits(
-            write=seconds, connect=seconds, wait_replicas=settings.redis_wait, wait=min(0.1, seconds * 0.4)
-        )
-        return connect(settings.redis_url or "", limits)
-    except ValueError as error:
-        raise SettingsError("AEP_REDIS_URL", str(error)) from None
-
-
-async def trusted(client: Client) -> list[str]:
-    """What is worth a warning about the server. One that tells nothing of itself is not questioned.
-
-    Raises StateError while it does not answer, UnsafeServer for one that must not be used.
-    """
-    if client.imitation:
-        return []
-    try:
-        return await demand_safe(client)
-    except RedisRefused:
-        return []
-
-
-async def preflight(settings: Settings) -> None:
-    """Raise SettingsError for a Redis that answers, and that throws state away or is too old."""
-    probe = client(settings)
-    try:
-        async with asyncio.timeout(_EXAMINE_SECONDS):
-            await trusted(probe)
-    except UnsafeServer as error:
-        raise SettingsError("AEP_REDIS_URL", str(error)) from None
-    except (StateError, TimeoutError):
-        pass
-    finally:
-        await probe.close()
-
-
-def posture(settings: Settings) -> Posture:
-    """What may leave this machine. Our own tokens are secrets too."""
-    tokens = tuple(token for token in (settings.token, settings.control_token, settings.relay_token) if token)
-    redactor = Redactor(secrets=settings.secrets + tokens, homes=settings.homes, pii=settings.pii)
-    return Posture(
-        capture=settings.capture,
-        attention=settings.capture_attention,
-        redactor=redactor,
-        acp_deltas=settings.acp_deltas,
-    )

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from state.keys import SessionKeys
 from state.link import Argument
 from state.lua import Script
-
-if TYPE_CHECKING:
-    from state.sessions import Bounds
+from state.records import Bounds
 
 COMMIT = Script("commit")
 

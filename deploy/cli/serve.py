@@ -109,7 +109,7 @@ def listen(host: str, port: int) -> socket.socket:
 def redis(settings: Settings) -> Iterator[Settings]:
     """The settings with a Redis that is there; what was started here is stopped at the end."""
     if settings.redis_url is not None:
-        from handlers.service import preflight
+        from handlers.preparation import preflight
 
         say("Redis is the one of AEP_REDIS_URL")
         asyncio.run(preflight(settings))
