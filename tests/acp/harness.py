@@ -22,18 +22,30 @@ NOWHERE = "http://127.0.0.1:9"
 
 def start(*agent: str, url: str = NOWHERE, **more: Any) -> subprocess.Popen[bytes]:
     """The tee with a test agent."""
-    command = [*TEE, "--url", url, "--", *AGENT, *agent]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, **more
-    )
+    return _piped([*TEE, "--url", url, "--", *AGENT, *agent], more)
 
 
 def direct(*agent: str, **more: Any) -> subprocess.Popen[bytes]:
     """The same agent without a tee."""
-    command = [*AGENT, *agent]
+    return _piped([*AGENT, *agent], more)
+
+
+def _piped(command: list[str], more: dict[str, Any]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, **more
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        preexec_fn=_unprotected,
+        **more,
     )
+
+
+def _unprotected() -> None:
+    # Tests that run under nohup, or behind a shell's &, would hand down that some signals are ignored.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -54,6 +55,7 @@ def read_line(process: subprocess.Popen[bytes]) -> bytes:
     assert process.stdout is not None
     line = b""
     while not line.endswith(b"\n"):
+        assert select.select([process.stdout], [], [], WAIT)[0], f"nothing more after {line!r}"
         byte = process.stdout.read(1)
         assert byte, f"ended after {line!r}"
         line += byte
