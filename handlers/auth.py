@@ -80,7 +80,7 @@ class Gatekeeper:
         scope["aep.principal"] = principal
         if posting or not principal.authenticated:
             check_origin(head)
-        if right not in principal.rights and not principal.may(right):
+        if not principal.may(right):
             raise Refused(403, "forbidden", f"this token does not allow '{right}'")
         return principal
 

@@ -19,14 +19,6 @@ COMMANDS = ("write", "remove", "status", "doctor")
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir()
-    (folder / "config.toml").write_bytes(REAL)
-    return folder
-
-
-@pytest.fixture
 def env(home: Path, tmp_path: Path) -> dict[str, str]:
     """A machine with Kimi Code 2.1.0."""
     kimi = fake_kimi(tmp_path / "npm", "2.1.0")
