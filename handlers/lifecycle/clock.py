@@ -28,7 +28,7 @@ def due(state: SessionState) -> int | None:
 
 def advance(w: Writer, to: int) -> None:
     """Let time pass up to Unix ms `to`, one due moment after the other."""
-    while w.state.waits and (at := due(w.state)) is not None and at <= to:
+    while (at := due(w.state)) is not None and at <= to:
         w.at = at
         for part in PARTS:
             part.tick(w)
